@@ -96,4 +96,4 @@ def choose_model(models: Sequence[str]) -> str | None:
         return None
     others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     shown = ", ".join(names[:_SHOWN_NAMES]) + others
-    raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
+    raise ModelNotNamed(f"the server has several models, name one (model=..., or --model): {shown}")

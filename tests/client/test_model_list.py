@@ -43,7 +43,7 @@ def test_model_is_its_name_with_the_fields_that_the_server_reports(entry, length
 
 def test_several_models_and_none_named():
     with always(HELLO, listing({"id": "first"}, {"id": "second"})) as server, Client(server.url) as client:
-        with pytest.raises(ModelNotNamed, match=r"name one with model=\.\.\.: first, second"):
+        with pytest.raises(ModelNotNamed, match=r"name one \(model=\.\.\., or --model\): first, second"):
             client.chat("hi")
         assert client.chat("hi", model="second").text == "Hello"
 

@@ -41,12 +41,15 @@ def test_stopped_response_is_continued_from_its_text(browser):
         stream(page, running)
         page.press("Escape", 27)
         page.wait(IS_IDLE)
+        assert page.text("#announcer") == "Stopped."
         text = page.text(RESPONSE)
         running.gate.release(100_000)
         running.wait_until_idle()
         page.do("#open-settings", ("#settings [name=max_tokens]", "2"), "#settings button: Save")
-        page.do(".assistant button: Continue")
+        page.eval("$$('.assistant button').find((e) => e.textContent === 'Continue').focus()")
+        page.press("Enter", 13)
         wait_for_response(page, text + "ab")
+        assert page.eval("document.activeElement.id") == "input"
         assert page.sent[-1]["messages"][-1] == {"role": "assistant", "content": text}
         assert page.eval("$$('.assistant').length") == 1
         page.wait_for_text(".assistant .note", "cut at its token limit")

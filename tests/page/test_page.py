@@ -93,7 +93,7 @@ def test_edit_and_regenerate_replace_what_follows(browser):
         chat(page, "one", "first")
         page.do(".assistant button: Regenerate")
         wait_for_response(page, "second")
-        page.do(".user button: Edit", (".editor textarea", "two\n"), (".message", 2))
+        page.do(".user button: Edit", (".editor textarea", "two\n"), "#ask button: Remove")
         wait_for_response(page, "third")
         assert page.text(".user .text") == running.last_prompt == "two"
 
@@ -134,9 +134,9 @@ def test_hostile_markdown_runs_nothing_and_loses_nothing(browser, way):
 def test_a_wrong_key_is_refused_with_the_words_of_the_server(browser):
     settings = replace(ANY_PORT, api_keys=("right",))
     with page_of(browser, generating("Yes."), "$('#key').open", settings=settings) as (page, _):
-        page.do(("#key input", "wrong"), "#key button")
+        page.do(("#key input", "wrong\n"))
         page.wait_for_text("#key .problem", "refused this key")
-        page.do(("#key input", "right"), "#key button")
+        page.do(("#key input", "right\n"))
         page.wait(HAS_MODELS)
         chat(page, "open?", "Yes.")
         assert page.eval("JSON.parse(sessionStorage.getItem('key'))") == "right"
@@ -185,7 +185,7 @@ def test_the_list_is_searched_renamed_deleted_exported_and_imported(browser):
         for text in ("bees", "wasps"):
             page.do("#new")
             chat(page, text, "An answer about bees")
-        page.do(("#search", "wasps"), ("#list li", 1), ("#search", " "), ("#list li", 2))
+        page.do(("#search", "wasps"), ("#list li", 1), "#new", ("#list li", 2), "#list [title=wasps]")
         page.do("#list [aria-label='Rename wasps']", ("#list input", "Insects\n"))
         page.wait_for_text("#title", "Insects")
         for button, titles in (("[aria-label='Export bees']", {"bees"}), ("#export", {"bees", "Insects"})):
@@ -239,6 +239,9 @@ def test_reload_keeps_the_text_so_far_and_what_is_being_written(browser):
         page.reload()
         page.do((".assistant", 1))
         assert page.text(RESPONSE).strip().startswith(shown.strip())  # More may have come before the reload.
+        assert page.eval("$$('.assistant :is(.note, .error)').map((e) => e.textContent)") == [
+            "The response was interrupted."
+        ]
         assert page.eval("$('#input').value") == "and then"
         page.do("#new")
         assert page.eval("$('#input').value") == ""
@@ -340,7 +343,7 @@ def test_images_and_sound_are_attached_shown_kept_and_sent_again(browser):
         page.do(".assistant button: Regenerate")
         page.wait(IS_IDLE)
         assert running.last_prompt == "<****>" * 3 + "look"
-        page.do(".user button: Edit", (".editor textarea", "see"), ".editor button: Send again")
+        page.do(".user button: Edit", (".editor textarea", "see"), ".editor button: Send again", "#ask button: Remove")
         page.wait_for_text(".user .text", "see")
         wait_for_response(page, "abc")
         assert running.last_prompt == "<****>" * 3 + "see"

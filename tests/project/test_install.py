@@ -159,6 +159,13 @@ def test_run_fetches_a_model_only_if_it_is_told_to(variables, commands):
     assert re.findall(r"python -m (localchat\.server.*)", done.stdout) == commands
 
 
+def test_package_has_priority_over_a_folder_of_its_name(tmp_path: Path):
+    """The folder of the clone has this name: a script beside it would import that folder."""
+    (tmp_path / "localchat").mkdir()
+    done = run([sys.executable, "-c", "from localchat import Client"], cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_both_console_commands_run():
     assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
     for _, module, function in SCRIPTS:

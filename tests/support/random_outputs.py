@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from localchat.serving.chat.dialects import DIALECTS, Dialect
-from localchat.serving.chat.dialects.parser import FormatText, merged
+from localchat.serving.chat.dialects.parser import merged
+from localchat.serving.chat.dialects.raw_text import FormatText
 from localchat.serving.core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 from .dialect_outputs import ALL, TOOLS, WITHOUT_REASONING, parse
@@ -61,7 +62,7 @@ def check_whole(dialect: Dialect, dice: random.Random) -> None:
     if calls:
         # After text, a call needs an opener, the marker at the end of the text, or a header.
         formats = [format for format in dialect.calls if format.opener or dialect.text_end]
-        formats = [format for format in formats if format.has_first_header or not format.header[0]]
+        formats = [format for format in formats if format.begins_with_header or not format.header]
         written = [{"name": called, "arguments": arguments} for called, arguments in calls]
         text += dialect.text_end + dice.choice(formats).written(written)
     if reasoning:

@@ -24,6 +24,10 @@ from typing import Any, Union
 from .media import Attachment
 from .params import GenerationParams
 
+SYSTEM_ROLES = ("system", "developer")
+"""The roles of messages that are instructions to the model."""
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+"""The schema of the arguments of a tool that declares none."""
 Input = Union[str, "tuple[int, ...]"]
 """A prompt of a completion, or an input of an embedding: a text, or the ids of its tokens."""
 Vectors = Sequence["array[float]"]

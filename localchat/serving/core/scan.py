@@ -184,7 +184,10 @@ class Cursor:
         return literal
 
     def read_end(self, *literals: str) -> Reader[str | None]:
-        """Read white space and one of these literals, or None. The end of the output may cut a literal."""
+        """Read white space and one of these literals. Returns None if another text is next.
+
+        The end of the output may cut a literal: then this returns the part of it that is there, perhaps "".
+        """
         yield from self.read_run()
         literal = yield from self.read_one_of(*literals)
         rest = self.text[self.at :]

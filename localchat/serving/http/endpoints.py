@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from ..api import chat, completions, embeddings, messages, ollama, responses, tokens
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
-from ..chat.model import Model, check_listed
+from ..chat.model import Model, check_in_vocabulary
 from ..chat.runs.generation import GenerationRun, naming_field
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
 from ..chat.runs.vectors import embed_inputs, score_documents
@@ -341,6 +341,6 @@ def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
 
 
 def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:
-    check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
+    check_in_vocabulary(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}

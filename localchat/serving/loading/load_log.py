@@ -81,11 +81,13 @@ class StartLog(LoadLog):
         # Set when the port is open. The model may be loaded before that.
         self._is_open = threading.Event()
         self._url = ""
+        self._has_several_models = False  # A command of the client has to name one, once two are loaded.
         self._shut_down: Callable[[], None] = lambda: None
 
-    def open(self, url: str, shut_down: Callable[[], None]) -> None:
+    def open(self, url: str, shut_down: Callable[[], None], *, has_several_models: bool = False) -> None:
         """The server is open for clients at this URL. `shut_down` ends it."""
         self._url = url
+        self._has_several_models = has_several_models
         self._shut_down = shut_down
         self._is_open.set()
 
@@ -147,14 +149,15 @@ class StartLog(LoadLog):
         if self._url.startswith("http"):
             if self._options.has_page:
                 report(f"browser  {self._url.removesuffix('/v1')}")
-            report(f'terminal {self._client_command} "What is your name?"')
+            report(f'terminal {self._client_command(file)} "What is your name?"')
 
-    @property
-    def _client_command(self) -> str:
-        """The command that sends a prompt to this server."""
+    def _client_command(self, file: ModelFile) -> str:
+        """The command that sends a prompt to this model."""
         words = [_shown_path(sys.executable or "python"), "-m", "localchat"]
         if self._url != DEFAULT_URL:
             words += ["--base-url", self._url]
+        if self._has_several_models:
+            words += ["--model", file.name]
         if self._options.api_keys:
             words += ["--api-key", "KEY"]
         return shlex.join(words)

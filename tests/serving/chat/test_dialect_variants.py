@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from tests.support import dialect_outputs as outputs
 from tests.support.dialect_outputs import TOOLS, Reasoning, calls_of, events_of, parse, parse_every_way, parser, text_of
 
@@ -21,6 +21,7 @@ M3_NESTED = 'P<invoke name="weather">P<opt>P<a>P<item>1P</item>P<item>2P</items>
 M3_NESTED += "P<city>RomeP<days>3P</DAYS>P</invoke>Hi"
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CODER_OPT = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>%s\n</parameter>\n</function>'
+PYTHON_WORDS = '<tool_call>\n{"name": "now", "arguments": {"a": [True, False], "b": None}}\n</tool_call>'
 CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
 SPACED = "<function=weather><parameter=city>%s</parameter></function>"
 GLM_PATH = "<tool_call>now\n<arg_key>a</arg_key><arg_value>1</arg_value>\n"
@@ -58,7 +59,10 @@ CASES = {
         ("white space", f"<tool_call>{SPACED}" % "\n\n a\n\n", [("weather", r'{"city": "\n a\n"}')]),
     ],
     "seed": [("white space", f"<seed:tool_call>{SPACED}" % "\n a\n", [("weather", r'{"city": "\n a\n"}')])],
-    "hermes": [("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')])],
+    "hermes": [
+        ("words of Python", PYTHON_WORDS, [("now", '{"a": [true, false], "b": null}')]),
+        ("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')]),
+    ],
     "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
     "apertus": [("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>'])],
     "nemotron-nano-2": [("comma at the end", '<TOOLCALL>[{"name": "now"},]</TOOLCALL>Hi', [NOW, "Hi"])],
@@ -155,6 +159,18 @@ CASES = {
         ("a call", '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', ["Hi", NOW]),
     ],
 }  # fmt: skip
+
+MUSE_RAW = " to=now to=self<|message|>hm<|eom|><|start|>assistant to=now<|message|>Hi<|eom|>"
+
+
+@pytest.mark.parametrize(
+    "text", [MUSE_RAW, f" to=now<|message|>{ATEM} Ok<|eom|>", " to=now<|message|>Hi", " to=now<|me"]
+)
+def test_raw_output_has_the_headers_of_messages_that_are_no_calls(text):
+    events = parse_every_way(text, DIALECTS["muse"], prompt=START, is_raw=True)
+    shown = "".join(event.text for event in events if not isinstance(event, (ToolCallStart, ToolCallArguments)))
+    assert shown == text.replace(f" to=now<|message|>{ATEM} ", "")
+
 
 # Texts of outputs that are nothing but a call without the markers of the family, and the same with other text.
 SOLE_CALL = '{"name": "now", "arguments": {"a": {"b": "}"}}}'

@@ -42,6 +42,11 @@ CALLS = [
     ("parameters", tool_call('{"name": "f", "parameters": {"a": 1}}'), [F]),
     ("no arguments", tool_call('{"name": "f"}'), [EMPTY]),
     ("null arguments stay raw", tool_call('{"name": "f", "arguments": null}'), [("f", "null")]),
+    (
+        "words of Python",
+        tool_call('{"name": "f", "arguments": {"a": True, "b": [None, NaN, -Infinity, FALSE], "None": "None"}}'),
+        [("f", '{"a": true, "b": [null, null, null, false], "None": "None"}')],
+    ),
     ("as a string", tool_call('{"name": "f", "arguments": "{\\"a\\": 1}"}'), [F]),
     ("as an empty string", tool_call('{"name": "f", "arguments": ""}'), [EMPTY]),
     ("own id", tool_call('{"id": "abc", "name": "f", "arguments": {}}'), [(*EMPTY, "abc")]),

@@ -20,6 +20,7 @@ from localchat.serving.engine.llama.embed import LlamaEmbedding, steps
 from localchat.serving.engine.llama.library import L
 from localchat.serving.engine.llama.placement import set_placement, with_gpu_layers
 from localchat.serving.engine.llama.sampler import chain_steps
+from localchat.serving.engine.llama.threads import ThreadCount
 from localchat.serving.engine.values import EngineError, LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory
 from localchat.serving.models.model_file import DEMO_PATH
@@ -249,6 +250,37 @@ def test_pass_holds_an_image_that_cannot_be_divided(max_cells_in_one_pass: int, 
         assert L.llama_n_ubatch(backend._context) == n_pass
         assert limits == [n_pass]
     assert made == [("p.gguf", {"n_threads": 1, "use_gpu": False})]
+
+
+# Threads.
+
+
+@pytest.mark.parametrize(
+    ("n_params", "n_rows", "is_encoding", "n_threads"),
+    [
+        (500_000_000, 32, False, 2),
+        (500_000_000, 33, False, 6),
+        (5_000_000, 800, False, 2),
+        (5_000_000, 801, False, 6),
+        (0, 33, False, 6),
+        (5_000_000, 1, True, 3),
+    ],
+)
+def test_batch_has_fewer_threads_on_busy_cores_only_if_it_is_short(
+    n_params, n_rows, is_encoding, n_threads, monkeypatch
+):
+    used = [(6, 6)]
+    with contextlib.closing(load_backend(DEMO, LoadOptions(n_ctx=256))) as backend:
+        backend.facts = replace(backend.facts, n_params=n_params)
+        backend.projector = SimpleNamespace(is_encoding=is_encoding)
+        backend._n_threads, backend._thread_count = 6, ThreadCount(6)
+        backend._thread_count.n = 2  # as if other processes used the cores
+        with monkeypatch.context() as patched:
+            patched.setattr(L, "llama_decode", lambda context, rows: 0)
+            patched.setattr(L, "llama_set_n_threads", lambda context, *numbers: used.append(numbers))
+            assert backend._compute(SimpleNamespace(n_tokens=n_rows)) == 0
+        backend.projector = None
+    assert used[-1] == (n_threads, n_threads)
 
 
 # Embeddings.

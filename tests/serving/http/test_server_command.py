@@ -293,15 +293,29 @@ def test_first_model_that_fails_ends_the_server_and_a_later_one_is_a_line_of_the
     assert caplog.messages == [f"localchat.server: {reason}", reason]
 
 
-@pytest.mark.parametrize("template", [None, "{{ messages }}"])
-def test_start_says_that_a_file_has_no_chat_template(template: str | None, monkeypatch):
+def lines_of_start(monkeypatch: pytest.MonkeyPatch, backend: FakeBackend, *, has_several_models: bool) -> list[str]:
+    """What a server says when its first model is loaded."""
     lines: list[str] = []
     monkeypatch.setattr(load_log, "report", lines.append)
     start_log = StartLog(Options())
     start_log.on_begin()
-    start_log.open("http://localhost", lambda: None)
-    with stepped(FakeBackend(chat_template=template)) as engine:
+    start_log.open("http://localhost", lambda: None, has_several_models=has_several_models)
+    with stepped(backend) as engine:
         start_log.on_loaded(ModelFile(DEMO_PATH, "demo"), Model("Fake", client_of(engine)))
+    return lines
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_command_of_the_start_names_the_model_if_there_are_several(several: bool, monkeypatch):
+    """The client would refuse to choose once two models are loaded."""
+    command = lines_of_start(monkeypatch, FakeBackend(), has_several_models=several)[-1]
+    model = " --model demo" if several else ""
+    assert command.endswith(f' -m localchat --base-url http://localhost{model} "What is your name?"')
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages }}"])
+def test_start_says_that_a_file_has_no_chat_template(template: str | None, monkeypatch):
+    lines = lines_of_start(monkeypatch, FakeBackend(chat_template=template), has_several_models=False)
     assert [line for line in lines if line.startswith("template")] == (
         []
         if template

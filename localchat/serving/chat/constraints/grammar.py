@@ -189,7 +189,7 @@ class OutputGrammar:
         # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
         text = self._rules.free_text(map(regex_literal, dialect.reasoning_ends))
         ends = {dialect.reasoning.end: outputs.after_end_tag}
-        if dialect.text_start.first in dialect.section_markers and outputs.after_text_marker is not None:
+        if dialect.text_start.first in dialect.opening_markers and outputs.after_text_marker is not None:
             ends[dialect.text_start.first] = outputs.after_text_marker
         options = [seq(self._literal(end, free_text=text), f"({output})") for end, output in ends.items()]
         for format in dialect.calls if self._functions and not self._source.has_prefill else ():

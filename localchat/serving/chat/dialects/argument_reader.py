@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import enum
 import json
-import re
 from typing import Optional, Union
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING, types_at
 from .bare_text import text_json, value_json
-from .call_format import ArgumentFormat, CallFormat
+from .call_format import ArgumentFormat, CallFormat, stated_types
 from .calls import Calls
 from .values import read_container
 
-_ATTRIBUTE = re.compile(r'\b(type|string)="(\w+)"')  # The attributes that state the type of a value.
 _ITEM = "item"  # The name of list items that are elements.
 Path = tuple[Optional[str], ...]  # That of `types_at`.
 _MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
@@ -123,7 +121,7 @@ class ArgumentReader:
                 # The model left out the text before the value.
                 self._calls.arguments(value_json(attributes.strip("\n"), types))
                 return (yield from self._end(marker))
-            types = _stated_types(attributes) or types
+            types = stated_types(attributes) or types
         if format.value_on_lines:
             yield from cursor.read_one_of("\n")
         quote, end_quote = format.quotes
@@ -162,13 +160,3 @@ class ArgumentReader:
             return True
         self._cursor.put_back()
         return False
-
-
-def _stated_types(attributes: str) -> frozenset[str]:
-    """The JSON types that the attributes of a value state; none if they state nothing."""
-    attribute = _ATTRIBUTE.search(attributes)
-    if attribute is None:
-        return frozenset()
-    if attribute[1] == "type":
-        return frozenset({attribute[2]})
-    return STRING if attribute[2] == "true" else frozenset()

@@ -7,7 +7,7 @@ format of Kimi K2, with the field of `CallFormat` that has each piece:
     <|tool_call_begin|>              call_begin: before each call
     functions.                       before_name
     weather
-    :                                before_id
+    :                                id.mark
     0
     <|tool_call_argument_begin|>     before_arguments
     {"city": "Rome", "days": 3}
@@ -46,12 +46,10 @@ Some families write the name of the tool in a header before each call, as in thi
 At the `opener` of a format in a text, the parser tries the format. Most openers follow from the texts of the format.
 With headers, a family has two records of one format:
 
-    format                     opener                        header of the first call
-    Kimi K2                    <|tool_calls_section_begin|>  there is none
-    Muse                       "": messages that are text    part of the format: earlier calls are written with it, and
-                               have a header, too            the grammar of required calls begins with it
-    Muse, `without_section()`  <atem:function_calls>         not part of the format: the parser has read it before
-                                                             (channels.py), the grammar takes it for free text
+    Muse                       opener: "", since messages that are text have a header, too. Earlier calls are written
+                               in this format, and the grammar of required calls begins with the header.
+    Muse, `without_section()`  opener: <atem:function_calls>. The first call has no header in this format: the parser
+                               has read it before (channels.py), and the grammar takes it for free text.
 
 The parser accepts any white space where a text has some, and any text in the place of attributes. A call that is an
 object may have other fields, in any order.
@@ -66,7 +64,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Callable, NamedTuple, Union
+from typing import Any, Callable, Literal, NamedTuple, Union
 
 from ...schema.types import ALL_TYPES, STRING, types_of
 from .values import GEMMA_QUOTE
@@ -119,6 +117,19 @@ _ATTRIBUTES = {
     "type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
     "string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
 }
+
+
+def stated_types(attributes: str) -> frozenset[str]:
+    """The JSON types that the attributes of a value state; none if they state nothing that its schema does not."""
+    attribute = _ATTRIBUTE.search(attributes)
+    if attribute is None:
+        return frozenset()
+    if attribute[1] == "type":
+        return frozenset({attribute[2]})
+    return STRING if attribute[2] == "true" else frozenset()
+
+
+_ATTRIBUTE = re.compile(rf'\b({"|".join(_ATTRIBUTES)})="(\w+)"')
 
 
 class ValueFormat(NamedTuple):
@@ -204,48 +215,66 @@ class ObjectKeys(NamedTuple):
 
     name: str = "name"  # "": the name of the tool is the key of its arguments, as in {"NAME": ARGUMENTS}.
     arguments: str = "arguments"
-    id: str = ""  # "": the call has no id.
+
+
+class CallId(NamedTuple):
+    """The id that the model generates for a call."""
+
+    mark: str  # The text before the id; the key of the id, if the call is an object.
+    # Before the name of the tool, between the name and the arguments, or (in objects) after the arguments.
+    place: Literal["first", "after_name", "last"] = "after_name"
+    is_number: bool = False  # Whether the model generates the number of the call.
+    template: str = "{id}"  # The id of the call, with {name}, and {id} for what the model generates.
+
+    @property
+    def hole(self) -> Hole:
+        return Hole.NUMBER if self.is_number else Hole.ID
+
+
+class CallHeader(NamedTuple):
+    """The texts around the name of the tool in a header before each call."""
+
+    before_name: str
+    after_name: str
+    precedes_first: bool = True  # Whether the header of the first call is part of the format.
+
+    @property
+    def text(self) -> Text:
+        return (self.before_name, Hole.NAME, self.after_name)
 
 
 @dataclass(frozen=True)
 class CallFormat:
     """One format of the tool calls in an output."""
 
-    # The texts around all calls, and between two calls.
+    # --- around all calls ---
     begin: str = ""
-    separator: str | Hole = ""
+    separator: str | Hole = ""  # Between two calls.
     end: str = ""
+    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
     # Whether the calls are the items of a JSON list, in brackets after `begin` and before `end`. Without a `separator`,
     # commas separate them, and any indentation is allowed.
     is_list: bool = False
-    # The texts around each call.
+    # --- around each call ---
+    header: CallHeader | None = None  # The header before each call; None: calls have no headers.
     call_begin: str = ""
     call_end: str = ""
-    # The keys of a call that is a JSON object; None: a call is a name and arguments, with these texts between them.
+    # --- the call ---
+    # The keys of a call that is a JSON object; None: a call is a name and arguments, with these texts around them.
     keys: ObjectKeys | None = None
     before_name: str = ""
     before_arguments: str = ""
     after_arguments: str = ""
-    before_id: str | None = None  # None: a call has no id.
-    # Whether the id comes first, or last, after the arguments, in place of between the name and the arguments.
-    id_is_first: bool = False
-    id_is_last: bool = False
-    id_is_number: bool = False  # Whether the id that is generated is the number of the call.
-    # The id of the call, with {name} and {id}, which is what is generated in the place of the id.
-    full_id: str = "{id}"
+    id: CallId | None = None  # None: a call has no id.
     # How arguments are written one by one, if the schema permits. None: they are one object.
     arguments: ArgumentFormat | None = None
     # The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or "python".
     notation: str = "json"
-    # Whether any indentation is allowed between the fields of an object.
-    is_indented: bool = False
-    # The texts around the name of the tool in a header before each call; ("", ""): calls have no headers.
-    header: tuple[str, str] = ("", "")
-    has_first_header: bool = True  # Whether the header of the first call is part of the format.
+    is_indented: bool = False  # Whether any indentation is allowed between the fields of an object.
+    # --- where the format applies ---
     # The `opener`. None: it is the first of `begin`, `call_begin` and `before_name` that is not "". "": no marker alone
     # begins a call, so the parser tries the format only where content begins, or after a header.
     explicit_opener: str | None = None
-    other_ends: tuple[str, ...] = ()  # Markers that some models generate instead of `end`.
     # The format applies only to models whose chat template contains this text. "": to all models of the family.
     template_text: str = ""
 
@@ -254,15 +283,17 @@ class CallFormat:
         """The marker that begins the calls; "" if no marker alone does."""
         if self.explicit_opener is not None:
             return self.explicit_opener
-        first = (self.before_id or "") if self.id_is_first else self.before_name
+        first = self.id.mark if self.id and self.id.place == "first" else self.before_name
         texts = (self.begin, self.call_begin, "" if self.keys else first)
         return next(filter(None, texts), "").rstrip("\n")
 
     @cached_property
     def markers(self) -> tuple[str, ...]:
         """The texts that are the same in all calls. The parser needs them as text."""
-        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *self.header, *self.other_ends)
-        parts = (self.before_name, self.before_id, self.before_arguments, self.after_arguments)
+        header = text_of(self.header.text if self.header else ())
+        around = (self.begin, self.separator, self.end, self.call_begin, self.call_end, *header, *self.other_ends)
+        id_mark = self.id.mark if self.id and not self.keys else ""
+        parts = (self.before_name, id_mark, self.before_arguments, self.after_arguments)
         quotes = (GEMMA_QUOTE,) if self.notation == "gemma" else ()
         texts = (*around, *parts, *quotes, *(self.arguments.texts if self.arguments else ()))
         return tuple(text for text in texts if text and isinstance(text, str))
@@ -276,7 +307,7 @@ class CallFormat:
     @property
     def begins_with_header(self) -> bool:
         """Whether the first call begins with a header. `without_section` matches the same call after its header."""
-        return bool(self.header[0]) and self.has_first_header
+        return self.header is not None and self.header.precedes_first
 
     @cached_property
     def next_opener(self) -> str:
@@ -287,7 +318,7 @@ class CallFormat:
     @cached_property
     def section_begin(self) -> Text:
         """The text before the first call: in the format of Kimi K2, `begin`."""
-        header = self._header if self.has_first_header else ()
+        header = self._header if self.begins_with_header else ()
         is_on_line = self.is_indented or (self._is_in_tags and self.begin)
         bracket = ("[", *self._list_space) if self.is_list else ()
         return text_of(header, self.begin, (BREAK,) if is_on_line else (), bracket)
@@ -317,7 +348,7 @@ class CallFormat:
         """The text of a call after its arguments: `<|tool_call_end|>`, or the last bracket of an object."""
         line_break = (BREAK,) if self._is_in_tags else ()
         if self.keys is not None:
-            last = (f', "{self.keys.id}": "', self._id, '"') if self.keys.id and self.id_is_last else ()
+            last = (f', "{self.id.mark}": "', self.id.hole, '"') if self.id and self.id_is_last else ()
             return text_of(*last, self._field_space, "}", self.call_end)
         bracket = ")" if self.notation == "python" else ""
         after = text_of(bracket, line_break if self.after_arguments else (), self.after_arguments)
@@ -325,8 +356,12 @@ class CallFormat:
 
     @property
     def _header(self) -> Text:
-        before, after = self.header
-        return (before, Hole.NAME, after) if before else ()
+        return self.header.text if self.header else ()
+
+    @property
+    def id_is_last(self) -> bool:
+        """Whether the id comes after the arguments."""
+        return self.id is not None and self.id.place == "last"
 
     @property
     def _is_in_tags(self) -> bool:
@@ -342,33 +377,31 @@ class CallFormat:
         return (Hole.INDENT,) if self.is_indented else ()
 
     @property
-    def _id(self) -> Hole:
-        return Hole.NUMBER if self.id_is_number else Hole.ID
-
-    @property
     def _object_head(self) -> Text:
         """The text of an object before its arguments."""
         if self.keys is None:
             return ()
-        name, arguments, id = self.keys
+        name, arguments = self.keys
         if not name:
             return ('{"', Hole.NAME, '": ')
-        first = (f'"{id}": "', self._id, '", ') if id and self.id_is_first else ()
+        first = (f'"{self.id.mark}": "', self.id.hole, '", ') if self.id and self.id.place == "first" else ()
         between = text_of('",', self._field_space or " ")
         return text_of("{", self._field_space, *first, f'"{name}": "', Hole.NAME, between, f'"{arguments}": ')
 
     @property
     def _named_head(self) -> Text:
         """The text of a call with a name before its arguments."""
-        name = text_of(self.before_name, Hole.NAME)
-        id = () if self.before_id is None else text_of(self.before_id, self._id)
+        name_and_id = [text_of(self.before_name, Hole.NAME)]
+        if self.id:
+            name_and_id.insert(0 if self.id.place == "first" else 1, text_of(self.id.mark, self.id.hole))
         bracket = "(" if self.notation == "python" else ""
-        return text_of(*((id, name) if self.id_is_first else (name, id)), self.before_arguments, bracket)
+        return text_of(*name_and_id, self.before_arguments, bracket)
 
     def without_section(self) -> CallFormat:
-        """The format without the texts around all calls, which some models leave out."""
+        """The format without the texts around all calls, which some models leave out, and without the first header."""
         ends = (*self.other_ends, *self.end.split())
-        return replace(self, begin="", end="", has_first_header=False, explicit_opener=None, other_ends=ends)
+        header = self.header._replace(precedes_first=False) if self.header else None
+        return replace(self, begin="", end="", header=header, explicit_opener=None, other_ends=ends)
 
     def escaped(self, name: str) -> str:
         """The name of a tool, as it is written in a call."""

@@ -22,7 +22,7 @@ def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]
     Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again.
     """
     if format.keys is not None or format.notation == "python":
-        yield from _list(format, cursor, calls)
+        yield from _listed_calls(format, cursor, calls)
     else:
         yield from _named_call(format, cursor, calls)
 
@@ -31,8 +31,8 @@ def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
     """Read a call that is a name and arguments: `<function=f>{"a": 1}`, or with a text around each argument."""
     head = text_of(format.section_begin, format.call_head)
     name, call_id = yield from _head(cursor, head, calls)
-    if format.before_id is not None:
-        call_id = format.full_id.format(name=name, id=call_id)
+    if format.id is not None:
+        call_id = format.id.template.format(name=name, id=call_id)
     # If nothing in the format follows the name, the text is a call only if an object is next.
     has_object = format.arguments is None and words_of(head)[-1] is not Hole.NAME
     if has_object or (yield from cursor.is_next("{")):
@@ -69,8 +69,8 @@ def _head(cursor: Cursor, text: Text, calls: Calls) -> Reader[tuple[str, str]]:
     return name, call_id
 
 
-def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
-    """Read calls that are objects or Python, `{"name": "f"}` or `f(a=1)`, and may be the items of a list."""
+def _listed_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
+    """Read calls that are objects or Python, `{"name": "f"}` or `f(a=1)`: the items of a list, or without brackets."""
     yield from _head(cursor, text_of(format.begin, " ", format.call_begin), calls)
     is_list = (yield from cursor.read_one_of("[")) is not None
     n_before = calls.n_begun
@@ -83,7 +83,7 @@ def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
                 yield from ObjectReader(format, format.keys, cursor, calls).read()
             if calls.is_open:  # The arguments are broken or cut: what follows was read with them.
                 return
-            cursor.begin()
+            cursor.begin()  # The separator stays unread if no call follows.
             yield from cursor.read_end(",", ";")
     except Mismatch:
         if calls.n_begun == n_before:
@@ -94,10 +94,11 @@ def _list(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
     yield from cursor.read_end(*format.ends)
 
 
-def read_sole_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
-    """Read an output that is nothing but `{"name": ..., "arguments": {...}}`, bare or in a code fence.
+def read_unmarked_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
+    """Read an output that is nothing but the JSON of a call, `{"name": ..., "arguments": {...}}`, or has it in a fence.
 
-    The call is emitted at the end of the output. Raises Mismatch at any other text than the markers `ends`.
+    Small models of all families write calls like this at times. The call is emitted at the end of the output. Raises
+    Mismatch at any other text than the markers `ends`.
     """
     yield from cursor.read_run()
     fence = yield from cursor.read_one_of("```json", "```")

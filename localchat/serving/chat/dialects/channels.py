@@ -28,37 +28,41 @@ class ChannelParser(OutputParser):
 
     def _read(self) -> Reader[None]:
         cursor = self._cursor
-        header = self._prompt_end.header
-        if header is not None:
-            yield from self._message(header)
+        if self._prompt_end.header is not None:
+            yield from self._message(self._prompt_end.header, "")
         while (yield from cursor.has_text()):
             cursor.begin()
             header = yield from self._header()
+            text = cursor.end_record()
             if header is not None:
-                yield from self._message(header)
+                cursor.unread(text)
+                yield from self._message(header, text)
                 continue
             # Text without a header is content, or a call that is the whole output.
-            self._emit_content(cursor.end_record())
-            yield from self._sole_call()
+            self._emit_content(text)
+            yield from self._unmarked_call()
             self._emit_content((yield from cursor.read_one_of(START)) or "")
             yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit_content, holds_space=False)
-            yield from cursor.read_one_of(*self._dialect.also_dropped)
+            yield from cursor.read_one_of(*self._dialect.closing_markers)
 
     def _header(self) -> Reader[str | None]:
-        """Read a header; None if the next text is not a complete header."""
+        """Read a header up to its end, <|message|>. Returns it without this end; None if the next text is no header."""
         start = yield from self._cursor.read_one_of(START + "assistant", CHANNEL, " to=", "to=")
         if start is None:
             return None
         text, end = yield from self._cursor.read_until(MESSAGE)
         return start + text if end else None
 
-    def _message(self, header: str) -> Reader[None]:
-        """Read the body of a message, whose header marks it as reasoning, text or a call."""
-        header_text = self._cursor.end_record()  # As it was generated; "" if the prompt has it.
+    def _message(self, header: str, generated: str) -> Reader[None]:
+        """Read a message, whose header marks it as reasoning, text or a call.
+
+        `generated` is the text of the header, which is unread; "" if the prompt has the header.
+        """
         match = _RECIPIENT.search(header)
         name = match[1] if match else None  # None: the message is for the user.
-        if name is not None and name in self._calls.schemas and (yield from self._calls_of(name, len(header_text))):
+        if name is not None and name in self._calls.schemas and (yield from self._calls_of(name, generated)):
             return
+        self._cursor.take(len(generated))
         if self._dialect.is_reasoning(header):
             end = yield from self._reasoning_text(holds_space=False)
             yield from self._end_of_message(end)
@@ -67,18 +71,19 @@ class ChannelParser(OutputParser):
             yield from self._end_of_message(end)
         else:
             # The recipient is a tool that is not offered, or no call follows: the whole message is text.
-            self._emit_content(header_text)
+            self._emit_content(generated)
             end = yield from self._text(Markers(*self._dialect.dropped), holds_space=False)
             yield from self._end_of_message(end, is_text=True)
 
-    def _calls_of(self, name: str, n_header: int) -> Reader[bool]:
-        """Read a message that calls the tool `name`, whose header has so many characters. False: it has no call."""
-        ends = self._dialect.also_dropped
-        with self._text_of_call(n_header):
-            if not self._openers:
+    def _calls_of(self, name: str, header: str) -> Reader[bool]:
+        """Read a message that calls the tool `name`, with its header. If it has no call, read nothing."""
+        ends = self._dialect.closing_markers
+        with self._raw_text.of_call():
+            if not self._openers:  # The header is that of a call.
+                self._cursor.take(len(header))
                 yield from read_arguments(self._cursor, self._calls, name, *ends)
                 return True
-            is_call = yield from self._call_in(self._dialect.formats)
+            is_call = yield from self._call_in(self._dialect.formats, prefix=header)
             if is_call:
                 yield from self._cursor.read_end(*ends)
             return is_call
@@ -91,14 +96,14 @@ class ChannelParser(OutputParser):
             markers = Markers()
         else:
             # Calls have recipients of their own. In a text for the user, only its beginning can be a call.
-            yield from self._sole_call()
+            yield from self._unmarked_call()
             if self._openers:
                 yield from self._call_in(self._dialect.formats)
         return (yield from self._cursor.emit_until(markers, self._emit_content, holds_space=False)) or ""
 
     def _end_of_message(self, marker: str, *, is_text: bool = False) -> Reader[None]:
         """Read the marker at the end of a message, after a call if `marker` is its opener. `is_text`: emit it."""
-        ends = self._dialect.also_dropped
+        ends = self._dialect.closing_markers
         if marker in self._openers:
             yield from self._cursor.read_end(*ends)
         elif marker in ends:
@@ -111,11 +116,10 @@ class ChannelParser(OutputParser):
 class ChannelDialect(Dialect):
     """A family whose output is messages with headers.
 
-    The header of reasoning has the text before <|message|> in its start tag. `also_dropped` has the markers that end a
-    message.
+    The header of reasoning has the text before <|message|> in its start tag.
     """
 
-    section_markers: tuple[str, ...] = (START, CHANNEL)
+    opening_markers: tuple[str, ...] = (START, CHANNEL)
     calls_start: str = START + "assistant"
     reasons_anywhere: bool = True
     parser: type[OutputParser] = ChannelParser

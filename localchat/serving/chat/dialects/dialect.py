@@ -8,11 +8,11 @@ A record has the texts around reasoning, text and calls. These are outputs of fa
     functionary-3.2   all\nSure.>>>weather\n{"city": "Rome"}
                       text_start.first ("all\n"), text_end and recipient_mark (">>>")
     harmony           <|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes<|return|>
-                      reasoning.start, reasoning.end, text_start.after_reasoning, also_dropped ("<|return|>")
+                      reasoning.start, reasoning.end, text_start.after_reasoning, closing_markers ("<|return|>")
     solar             <|think|>hm<|end|><|begin|>assistant<|tool_calls|>...
                       reasoning.start, reasoning.end, calls_start ("<|begin|>assistant"), the opener of a call
     cohere            <|START_THINKING|>hm<|START_RESPONSE|>Sure.<|END_RESPONSE|>
-                      reasoning.start, section_markers, also_dropped
+                      reasoning.start, opening_markers, closing_markers
     granite-3         <response>Sure.</response>
                       text_tags
     minimax-m3        </mm:think>Sure.
@@ -83,8 +83,8 @@ class Dialect:
     # recipient, "all" or a tool. "": outputs have no recipients.
     recipient_mark: str = ""
     # --- markers that are dropped ---
-    section_markers: tuple[str, ...] = ()  # Those that open text or a message. They also end reasoning.
-    also_dropped: tuple[str, ...] = ()  # Others, around text and calls.
+    opening_markers: tuple[str, ...] = ()  # Those that open text or a message, and so end reasoning.
+    closing_markers: tuple[str, ...] = ()  # Those that close text, calls or a message, and others that have no effect.
     # Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them.
     text_tags: tuple[str, ...] = ()
     # --- the class of the parser ---
@@ -112,12 +112,12 @@ class Dialect:
     @cached_property
     def dropped(self) -> tuple[str, ...]:
         """The markers that are dropped from the output."""
-        return (*self.section_markers, *self.also_dropped)
+        return (*self.opening_markers, *self.closing_markers)
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
         """The markers that end reasoning. They include the openers of calls: models may call tools inside reasoning."""
-        return (self.reasoning.end, *self.section_markers, *self.openers)
+        return (self.reasoning.end, *self.opening_markers, *self.openers)
 
     def reasoning_markers(self, *, is_open: bool, has_tools: bool) -> ReasoningMarkers:
         """Where reasoning begins and ends in the outputs of a request. Without tools, no call ends it.

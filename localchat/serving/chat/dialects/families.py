@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .call_format import BREAK, ArgumentFormat, CallFormat, ObjectKeys
+from .call_format import BREAK, ArgumentFormat, CallFormat, CallHeader, CallId, ObjectKeys
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import THINK, Dialect, ReasoningTags, TextStart
 
@@ -148,13 +148,14 @@ _MUSE = CallFormat(
     after_arguments="</atem:invoke>",
     call_end="</atem:function_calls>",
     separator=f"<|eom|>{START}assistant",
-    header=(" to=", MESSAGE),
+    header=CallHeader(" to=", MESSAGE),
     explicit_opener="",
 )
 _FINAL = CHANNEL + "final" + MESSAGE
 
 
-# If a template has the texts of several families, it belongs to the first one.
+# If a template has the texts of several families, it belongs to the first one. So "harmony" precedes "muse", and
+# "qwen-coder" and "seed" precede "functionary-3.1". No known template has the texts of two others.
 _FAMILIES = (
     # <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>
     Dialect(
@@ -168,7 +169,7 @@ _FAMILIES = (
         "deepseek",
         (*_sections(_DEEPSEEK_R1), *_sections(_DEEPSEEK)),
         detected_by=(("<｜tool▁call▁begin｜>",),),
-        also_dropped=("<｜tool▁calls▁end｜>",),
+        closing_markers=("<｜tool▁calls▁end｜>",),
     ),
     # all
     # Some text>>>f
@@ -180,7 +181,7 @@ _FAMILIES = (
         (CallFormat(before_arguments="\n", separator=">>>"),),
         detected_by=((">>>all",), (">>>", "all\\n")),
         also_read=(CallFormat(before_name=">>>", before_arguments="\n"),),
-        section_markers=(">>>all\n",),
+        opening_markers=(">>>all\n",),
         text_start=TextStart("all\n", "all\n"),
         text_end=">>>",
         recipient_mark=">>>",
@@ -198,7 +199,7 @@ _FAMILIES = (
         ),
         calls_start="",
         reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
-        also_dropped=("<|channel>",),  # Some models double it.
+        closing_markers=("<|channel>",),  # The beginning of the start tag, which some models double.
         reasons_anywhere=True,
     ),
     # GLM 4.5 to 4.7, Ling 3, Spark 2.5, Laguna: key and value tags.
@@ -228,7 +229,7 @@ _FAMILIES = (
         ),
         detected_by=((START, CHANNEL, MESSAGE),),
         reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
-        also_dropped=("<|end|>", "<|call|>", "<|return|>"),
+        closing_markers=("<|end|>", "<|call|>", "<|return|>"),
         text_start=TextStart(_FINAL, START + "assistant" + _FINAL),
         text_end=f"<|end|>{START}assistant",
     ),
@@ -298,13 +299,12 @@ _FAMILIES = (
             _list(
                 "<|START_ACTION|>",
                 "<|END_ACTION|>",
-                keys=ObjectKeys("tool_name", "parameters", id="tool_call_id"),
-                id_is_first=True,
-                id_is_number=True,
+                keys=ObjectKeys("tool_name", "parameters"),
+                id=CallId("tool_call_id", "first", is_number=True),
             ),
         ),
-        section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
-        also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
+        opening_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+        closing_markers=("<|END_RESPONSE|>", "<|END_TEXT|>"),
         reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ),
     # Action:
@@ -327,8 +327,8 @@ _FAMILIES = (
             CallFormat(begin="<tool_calls>\n", keys=_NAME_AND_ARGUMENTS, separator="\n", end="\n</tool_calls>"),
         ),
         detected_by=(("<tool_calls>", "</tool_calls>"),),
-        section_markers=("[BEGIN FINAL RESPONSE]",),
-        also_dropped=("[END FINAL RESPONSE]",),
+        opening_markers=("[BEGIN FINAL RESPONSE]",),
+        closing_markers=("[END FINAL RESPONSE]",),
     ),
     # functools[{"name": "f", "arguments": {"a": 1}}]
     Dialect("firefunction", (_list("functools", explicit_opener="functools["),)),
@@ -354,15 +354,13 @@ _FAMILIES = (
                 begin="<|tool_calls_section_begin|>",
                 call_begin="<|tool_call_begin|>",
                 before_name="functions.",
-                before_id=":",
-                id_is_number=True,
-                full_id="functions.{name}:{id}",
+                id=CallId(":", is_number=True, template="functions.{name}:{id}"),
                 before_arguments="<|tool_call_argument_begin|>",
                 call_end="<|tool_call_end|>",
                 end="<|tool_calls_section_end|>",
             )
         ),
-        also_dropped=("<|tool_calls_section_end|>",),
+        closing_markers=("<|tool_calls_section_end|>",),
     ),
     # <|open|>tools<|sep|>
     # <|open|>call tool="f" index="0"<|sep|>
@@ -371,11 +369,11 @@ _FAMILIES = (
     # <|close|>tools<|sep|>
     Dialect(
         "kimi-k3",
-        _sections(replace(_KIMI_K3, before_id='" index="', id_is_number=True)),
+        _sections(replace(_KIMI_K3, id=CallId('" index="', is_number=True))),
         detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
         also_read=_sections(_KIMI_K3),
-        section_markers=("<|open|>response<|sep|>",),
-        also_dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
+        opening_markers=("<|open|>response<|sep|>",),
+        closing_markers=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
         text_start=TextStart("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
         reasoning=ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ),
@@ -441,10 +439,10 @@ _FAMILIES = (
     Dialect(
         "mistral",
         (
-            replace(_MISTRAL, before_id="[CALL_ID]", template_text="[CALL_ID]"),
+            replace(_MISTRAL, id=CallId("[CALL_ID]"), template_text="[CALL_ID]"),
             _MISTRAL,
             # The id comes after the arguments, which are therefore not streamed: the template wants this id back.
-            _list("[TOOL_CALLS]", keys=ObjectKeys(id="id"), id_is_last=True),
+            _list("[TOOL_CALLS]", id=CallId("id", "last")),
         ),
         # Some models leave out [ARGS].
         also_read=(replace(_MISTRAL, before_arguments="", template_text=""),),
@@ -467,12 +465,12 @@ _FAMILIES = (
                 call_end="",
                 end="</atem:function_calls>",
                 separator="",
-                header=("", ""),
+                header=None,
                 explicit_opener=None,
             )
         ),
         reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
-        also_dropped=("<|eom|>", "<|eot|>"),
+        closing_markers=("<|eom|>", "<|eot|>"),
         text_start=TextStart(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
         text_end=f"<|eom|>{START}assistant",
     ),
@@ -510,8 +508,7 @@ _FAMILIES = (
         _sections(
             CallFormat(
                 begin="<|tool_calls|>",
-                before_id="<|tool_call:begin|>",
-                id_is_first=True,
+                id=CallId("<|tool_call:begin|>", "first"),
                 before_name="<|tool_call:name|>",
                 before_arguments="<|tool_call:args|>",
                 after_arguments="<|tool_call:end|>",
@@ -520,8 +517,8 @@ _FAMILIES = (
         ),
         detected_by=(("<|tool_call:begin|>",),),
         calls_start="<|begin|>assistant",
-        section_markers=("<|begin|>assistant", "<|content|>"),
-        also_dropped=("<|end|>", "<|calls|>"),
+        opening_markers=("<|begin|>assistant", "<|content|>"),
+        closing_markers=("<|end|>", "<|calls|>"),
         text_start=TextStart("<|content|>", "<|begin|>assistant<|content|>"),
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
     ),

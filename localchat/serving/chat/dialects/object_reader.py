@@ -52,7 +52,7 @@ class ObjectReader:
 
     @property
     def _id_key(self) -> str:
-        return self.keys.id or "id"
+        return self.format.id.mark if self.format.id else "id"
 
     @property
     def _id(self) -> Any:

@@ -11,27 +11,20 @@ text is lost: text that begins like a tool call and is not one is content.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from ...core.reasoning import ReasoningReader
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from .call_format import CallFormat
-from .call_reader import read_calls, read_sole_call
+from .call_reader import read_calls, read_unmarked_call
 from .calls import CallFound, Calls, new_call_id
+from .raw_text import FormatText, RawText
 
 if TYPE_CHECKING:
     from .dialect import Dialect, PromptEnd
-
-
-@dataclass(frozen=True)
-class FormatText:
-    """Text of the format in a raw output, such as tags. `chat/runs/` makes content of it; it has no stop texts."""
-
-    text: str
 
 
 ParserEvent = Union[Event, FormatText]
@@ -46,7 +39,7 @@ class OutputParser:
 
         <think>It is today.</think>\n\n    _first_reasoning
                                            _beginning_of_content: such as "all\n" in the family of Functionary
-                                           _sole_call: {"name": "f", "arguments": {}} as the whole output
+                                           _unmarked_call: {"name": "f", "arguments": {}} alone, without <tool_call>
         Let me look.\n<tool_call>...       _text_and_calls: _text, then _call_after for each opener
     """
 
@@ -69,21 +62,20 @@ class OutputParser:
         """
         self.is_raw = is_raw
         self._dialect = dialect
-        self._prompt_end = prompt_end or dialect.prompt_end("")
+        self._prompt_end = prompt_end or dialect.prompt_end(prompt="")
         self._is_constrained = is_constrained
         self._cursor = Cursor()
-        self._n_emitted = 0  # The characters of `_cursor.text` that are in an event or belong to a call.
         self._events: list[ParserEvent] = []
         self._calls = Calls(tools, new_id, self._events.append)
+        self._raw_text = RawText(self._cursor, self._calls, self._events.append, is_raw=is_raw)
         self._openers = dialect.openers if self._calls.schemas else ()
         is_open = self._prompt_end.reasoning == "open"
         markers = dialect.reasoning_markers(is_open=is_open, has_tools=bool(self._calls.schemas))
         self._reasoning = ReasoningReader(markers, self._cursor)
         # The markers that certainly end reasoning. After an opener, it may be found that reasoning goes on.
         self._certain_ends = Markers(*(end for end in markers.ends if end not in self._openers))
-        # Whether the rest of the output may be the only text, and so be a call without the markers of the family.
-        self._may_be_sole_call = bool(tools) and not (is_constrained or is_continued)
-        self._is_in_call = False  # Whether the next text may belong to a call.
+        # Whether there is no content so far, so that the rest of the output may be a call without markers.
+        self._may_be_unmarked_call = bool(tools) and not (is_constrained or is_continued)
         self._reader = self._read()
 
     @property
@@ -113,7 +105,7 @@ class OutputParser:
 
     def feed(self, text: str) -> list[ParserEvent]:
         """The events of the next piece of text. Text that may become a marker is held back."""
-        self._n_emitted = max(0, self._n_emitted - self._cursor.done)
+        self._raw_text.before_feed()
         self._cursor.feed(text)
         return self._next_events()
 
@@ -125,7 +117,7 @@ class OutputParser:
     def _next_events(self) -> list[ParserEvent]:
         """Read the text up to where more is needed. Returns the events of it."""
         next(self._reader, None)
-        self._emit_format(self._cursor.done)
+        self._raw_text.emit_until(self._cursor.done)
         events = merged(self._events)
         self._events.clear()
         return events
@@ -136,7 +128,7 @@ class OutputParser:
         """Emit text that was just read as content."""
         if text:
             self._emit_event(ContentDelta(text))
-            self._may_be_sole_call = False
+            self._may_be_unmarked_call = False
 
     def _emit_reasoning(self, text: str) -> None:
         """Emit text that was just read as reasoning."""
@@ -144,32 +136,9 @@ class OutputParser:
             self._emit_event(ReasoningDelta(text))
 
     def _emit_event(self, event: ContentDelta | ReasoningDelta) -> None:
-        self._emit_format(self._cursor.at - len(event.text))
+        self._raw_text.emit_until(self._cursor.at - len(event.text))
         self._events.append(event)
-        self._n_emitted = self._cursor.at
-
-    def _emit_format(self, end: int) -> None:
-        """In a raw output, emit the text before `end` that was not emitted, unless it belongs to a call."""
-        cursor = self._cursor
-        if self.is_raw and not self._is_in_call and self._n_emitted < end:
-            self._events.append(FormatText(cursor.text[self._n_emitted : end]))
-            self._n_emitted = end
-
-    @contextlib.contextmanager
-    def _text_of_call(self, n_before: int = 0) -> Iterator[None]:
-        """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before.
-
-        A raw output does not show the text of calls.
-        """
-        self._emit_format(self._cursor.at - n_before)
-        n_calls, was_in_call = self._calls.n_begun, self._is_in_call
-        self._is_in_call = True
-        try:
-            yield
-        finally:
-            self._is_in_call = was_in_call
-            if self._calls.n_begun > n_calls:
-                self._n_emitted = self._cursor.at
+        self._raw_text.skip()
 
     # --- the output, from its beginning to its end ---
 
@@ -178,7 +147,7 @@ class OutputParser:
         end = yield from self._first_reasoning()
         if not self.has_tool_calls:  # A call may have ended the reasoning.
             yield from self._beginning_of_content(end)
-        yield from self._sole_call()
+        yield from self._unmarked_call()
         yield from self._text_and_calls()
 
     def _first_reasoning(self) -> Reader[str | None]:
@@ -193,7 +162,16 @@ class OutputParser:
         return (yield from self._open_reasoning())
 
     def _beginning_of_content(self, end: str | None) -> Reader[None]:
-        """Read what precedes content after the marker `end` of reasoning, and a call that comes at once."""
+        r"""Read what precedes content after the marker `end` of reasoning, and a call that comes at once.
+
+        In outputs of several families:
+
+            all\nSure.                      "all\n", the first text of Functionary
+            weather\n{"city": "Rome"}       a call of Functionary, which has no opener
+            </think>\n\nSure.               nothing: the white space was read with the end tag
+            <|START_RESPONSE|>Sure.        nothing: `_text_and_calls` drops the marker
+            </think>\n\n{"a": 1}            in a constrained output, the white space of the family, and no more
+        """
         cursor, dialect, starts = self._cursor, self._dialect, self._dialect.text_start
         start = starts.after_reasoning if end == dialect.reasoning.end else starts.first
         if not self._is_constrained:
@@ -203,18 +181,18 @@ class OutputParser:
             # A call with an opener is found in the text.
             yield from self._call_in(dialect.formats_without_opener)
             return
-        if end in dialect.section_markers:
+        if end in dialect.opening_markers:
             yield from cursor.read_run()
         yield from cursor.read_one_of(start)
         if not (yield from self._call_in(dialect.formats, *dialect.dropped)):
             # All text is that of the response format, which may contain the texts of markers.
             yield from cursor.emit_until(Markers(), self._emit_content)
 
-    def _sole_call(self) -> Reader[None]:
+    def _unmarked_call(self) -> Reader[None]:
         """Read the rest of the output if it is nothing but a call without the markers of the family."""
-        if self._may_be_sole_call and not self.has_tool_calls:
+        if self._may_be_unmarked_call and not self.has_tool_calls:
             around = (*self._dialect.dropped, *self._dialect.text_tags)
-            yield from self._attempt(read_sole_call(self._cursor, self._calls, *around), *around)
+            yield from self._attempt(read_unmarked_call(self._cursor, self._calls, *around), *around)
 
     def _text_and_calls(self) -> Reader[None]:
         """Read the rest of the output: text, calls, and reasoning in families that reason anywhere."""
@@ -226,7 +204,7 @@ class OutputParser:
         if is_tagged:
             yield from cursor.read_run()
         while marker := (yield from self._text(ends)):
-            if marker in self._openers:
+            if marker in self._openers:  # A call was read.
                 continue
             space = yield from cursor.read_run()
             # The white space around reasoning is content. An end tag without reasoning is dropped.
@@ -332,21 +310,23 @@ class OutputParser:
         emit((yield from self._cursor.read_run()) + self._cursor.take(1))
         return False
 
-    def _call_in(self, formats: Iterable[CallFormat], *skipped: str) -> Reader[bool]:
+    def _call_in(self, formats: Iterable[CallFormat], *skipped: str, prefix: str = "") -> Reader[bool]:
         """Read a call in the first of these formats that matches. If none does, read nothing.
 
-        The markers `skipped` may precede the call.
+        The text `prefix` precedes the call, and then perhaps markers of `skipped`.
         """
         for format in formats if self._calls.schemas else ():
-            if (yield from self._attempt(read_calls(format, self._cursor, self._calls), *skipped)):
+            reader = read_calls(format, self._cursor, self._calls)
+            if (yield from self._attempt(reader, *skipped, prefix=prefix)):
                 return True
         return False
 
-    def _attempt(self, call_reader: Reader[None], *skipped: str) -> Reader[bool]:
+    def _attempt(self, call_reader: Reader[None], *skipped: str, prefix: str = "") -> Reader[bool]:
         """Run the reader of a call, and read the white space after the call. If it finds none, read nothing."""
         cursor = self._cursor
-        with self._text_of_call():
+        with self._raw_text.of_call():
             cursor.begin()
+            cursor.take(len(prefix))
             try:
                 while skipped and (yield from cursor.read_end(*skipped)):
                     pass

@@ -1,8 +1,8 @@
 """Reads values of arguments in JSON, or in the notations of Gemma 4 and LFM2, and emits them as JSON.
 
 Valid JSON is not changed. In other JSON, these are corrected: escapes that JSON does not have, control characters in
-strings, names without quotes, and a comma that is missing or precedes a closing bracket. A value ends as broken at any
-other text, so that an unclosed value does not include the rest of the output.
+strings, names without quotes, words such as True, None and NaN, and a comma that is missing or precedes a closing
+bracket. A value ends as broken at any other text, so that an unclosed value does not include the rest of the output.
 """
 
 from __future__ import annotations
@@ -20,10 +20,17 @@ from .bare_text import text_json, value_json
 GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
 
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
-# Names, and words without quotes, in JSON and in other notations.
+# The name of an argument or a field without quotes.
 NAME = re.compile(r"[^,:={}\[\]()\"'<]*")
+# A number or a word in JSON, and the JSON of words that models confuse. As in JavaScript, NaN becomes null.
 _JSON_WORD = re.compile(r"[+\-.\w]*")
-_WORD = re.compile(r"[^,{}\[\]()<]*")
+_WORDS = {
+    "true": "true",
+    "false": "false",
+    **dict.fromkeys(("null", "none", "nan", "infinity", "+infinity", "-infinity"), "null"),
+}
+# A value without quotes in other notations: a number, a word or a text.
+_BARE_VALUE = re.compile(r"[^,{}\[\]()<]*")
 # An escape that the end of the text cuts, and the escapes that are known.
 _CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?|U[0-9a-fA-F]{0,7})?\Z")
 _JSON_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
@@ -160,8 +167,9 @@ class ValueReader:
         """Read a value without quotes: a number, a word such as true, or text in other notations."""
         if self._is_json:
             word = yield from self._cursor.read_run(_JSON_WORD)
+            word = _WORDS.get(word.lower(), word)
         else:
-            text = yield from self._cursor.next_run(_WORD)
+            text = yield from self._cursor.next_run(_BARE_VALUE)
             word = value_json(text.strip(), ALL_TYPES) if text.strip() else ""
             self._cursor.take(len(text) if word else 0)
         if not word:

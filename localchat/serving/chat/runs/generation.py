@@ -29,7 +29,8 @@ from ...core.events import (
 from ...core.mailbox import Mailbox
 from ...core.scan import Markers
 from ...engine.values import End, Sampled, SequenceRequest, StepOutput, TokenTexts
-from ..dialects.parser import FormatText, OutputParser, ParserEvent, merged
+from ..dialects.parser import OutputParser, ParserEvent, merged
+from ..dialects.raw_text import FormatText
 from ..model import Model
 
 

@@ -21,14 +21,11 @@ from .embed import LlamaEmbedding, pair_tokenizer
 from .library import BatchRows, L, LlamaModel, last_errors, pointer_to
 from .rpc import NewWatchdog
 from .sampler import Sampler
-from .threads import ThreadCount
+from .threads import ThreadCount, max_short_rows
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from ..media.projector import LlamaProjector
-
-# The limit of rows of a batch in which threads mostly wait for memory and each other.
-_SHORT_BATCH = 32
 
 
 class LlamaBackend:
@@ -154,7 +151,7 @@ class LlamaBackend:
         count = self._thread_count
         if count is None or count.most == 1:
             return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes
-        is_short = rows.n_tokens <= _SHORT_BATCH
+        is_short = rows.n_tokens <= max_short_rows(self.facts.n_params)
         is_encoding = self.projector is not None and self.projector.is_encoding
         if is_encoding:  # An image or a sound is encoded on the other half of the cores.
             n_threads = (count.most + 1) // 2
