@@ -20,6 +20,7 @@ from ..events import Record, ToolCall
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
 from ..schema.targets import build, json_schema
+from ..schema.variants import with_readable_patterns
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,12 @@ class Tool:
         return {"type": "function", "function": {"name": self.name, **described, "parameters": self.parameters}}
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Convert the arguments of a call to the types of the function. Raises DoesNotFit if they are not valid."""
-        values: dict[str, Any] = build(self.parameters if self.target is None else self.target, arguments)
+        """Convert the arguments of a call to the types of the function. Raises DoesNotFit if they are not valid.
+
+        Patterns of `parameters` that Python cannot read are left to the function, such as one of an MCP server.
+        """
+        target = with_readable_patterns(self.parameters) if self.target is None else self.target
+        values: dict[str, Any] = build(target, arguments)
         return values
 
 

@@ -240,6 +240,15 @@ class _Validator:
             yield ValidationError(path, f"expected a {format_name}, got {show(value)}")
 
 
+def can_read_pattern(pattern: object) -> bool:
+    """Whether Python can read a pattern. Those of JSON Schema are of JavaScript, which also has \\p{L}, for example."""
+    try:
+        _matches(str(pattern), "")
+    except _InvalidPattern:
+        return False
+    return True
+
+
 class _InvalidPattern(Exception):
     """A pattern that is not valid in Python."""
 
