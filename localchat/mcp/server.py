@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
 from ..schema import targets
+from ..texts import escaped
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
 from ..transport.sockets import run_blocking
 from ..transport.timeouts import Timeout
@@ -22,7 +23,7 @@ from . import revisions
 from .features import ClientFeatures, RequestFunction, UnsupportedRequest
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
-from .messages import Json, MCPError, escaped, failure
+from .messages import Json, MCPError, failure
 from .names import command_name, free_name, is_url, url_name
 from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport

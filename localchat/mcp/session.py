@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import LocalChatError, TimedOut
+from ..texts import escaped
 from ..transport.secrets import Secrets
 from ..transport.sockets import start_thread
 from ..transport.timeouts import Deadlines, Timeout, TotalDeadline
@@ -30,7 +31,6 @@ from .messages import (
     PARSE_ERROR,
     Json,
     encode,
-    escaped,
     failure,
     parse_messages,
     reported_failure,
