@@ -27,7 +27,7 @@ from localchat.serving.core.request import ChatRequest
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine_client import EngineClient
 from localchat.serving.engine.values import End, SequenceRequest, StepOutput, TokenizedPrompts, TokenTexts
-from localchat.serving.http.clients import Clients
+from localchat.serving.http.clients import ClientMailboxes
 from localchat.serving.http.exchange import Exchange
 from localchat.serving.http.stream import CHAT, Stream, send_output
 from localchat.serving.models.model_file import DEMO_PATH
@@ -89,7 +89,7 @@ def alone(n_streams: int) -> float:
     to sockets that another process reads."""
     engine = RecordedEngine()
     with (
-        contextlib.closing(Clients()) as clients,
+        contextlib.closing(ClientMailboxes()) as clients,
         contextlib.ExitStack() as closing,  # Before the clients, whose end waits for that of the reader.
         socket.create_server(("127.0.0.1", 0), backlog=n_streams) as listener,
     ):
@@ -134,7 +134,7 @@ def read_all(address: Any, n_streams: int) -> NoReturn:
     os._exit(0)
 
 
-def stream(engine: EngineClient, clients: Clients, sock: socket.socket) -> None:
+def stream(engine: EngineClient, clients: ClientMailboxes, sock: socket.socket) -> None:
     """Stream a response of the chat interface."""
     model: Any = SimpleNamespace(name="model", engine=engine)
     output = Output(SequenceRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
@@ -142,7 +142,7 @@ def stream(engine: EngineClient, clients: Clients, sock: socket.socket) -> None:
     incoming: Any = SimpleNamespace(socket=sock)
     exchange = Exchange("POST", "/v1/chat/completions", "HTTP/1.1", Message(), incoming, Options())
     response = Stream(exchange, CHAT, 0)
-    with clients.mailbox(exchange, response) as mailbox:
+    with clients.mailbox_of(exchange, response) as mailbox:
         run = GenerationRun(model, [output], "id-", mailbox, n_each=1, prompt_field="messages")
         send_output(exchange, run, ChatEncoder(run.head, request, run.usage), response)
 

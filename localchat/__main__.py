@@ -85,9 +85,9 @@ def make_parser() -> ArgumentParser:
     """The parser of the command line."""
     import argparse  # A program that imports the one file as a module does not need it.
 
-    program = f"python -m {__package__}" if __package__ else None  # None: the name of the one file.
+    name = f"python -m {__package__}" if __package__ else None  # None: that of the one file.
     usage = "%(prog)s [options] [text ...]"
-    parser = argparse.ArgumentParser(prog=program, usage=usage, description=_DESCRIPTION, epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog=name, usage=usage, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("text", nargs="*", help="the prompt")
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
 

@@ -100,8 +100,7 @@ class BaseClient:
         return self._settings.base_url
 
     def __repr__(self) -> str:
-        """Leave out the query of the base URL, which is a key for some servers."""
-        return f"{type(self).__name__}({self._settings.base_url.partition('?')[0]!r})"
+        return f"{type(self).__name__}({self._settings.shown_url!r})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")

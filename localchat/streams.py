@@ -25,20 +25,20 @@ from .transport.sockets import run_blocking
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-AnyEvent = TypeVar("AnyEvent", bound=Any)
+Event = TypeVar("Event", bound=Any)
 
 # The time for usage and [DONE] after the finish reason: some servers send neither and stay connected.
 _AFTER_FINISH_S = 5.0
 
 
-class EventIterator(Generic[AnyEvent, Value]):
+class EventIterator(Generic[Event, Value]):
     """Events that are made step by step. After a step that failed or was interrupted, every further read raises.
 
     Subclasses define `reply`, `_advance` and `_close`.
     """
 
     def __init__(self) -> None:
-        self._ready: deque[AnyEvent] = deque()  # The events that are made and not returned yet.
+        self._ready: deque[Event] = deque()  # The events that are made and not returned yet.
         self._has_last_event = False  # Whether the last event was made. It may be one of `_ready`.
         self._failure: Exception | None = None  # The error of a step, after which none follows.
         self._is_advancing = False  # Whether a thread or task is in a step.
@@ -80,7 +80,7 @@ class EventIterator(Generic[AnyEvent, Value]):
     def _cancelled(self, cause: str) -> Cancelled:
         return Cancelled(f"the response was {cause} before its end: send the request again", partial=self.reply)
 
-    async def _next(self) -> AnyEvent | None:
+    async def _next(self) -> Event | None:
         """The next event, None at the end."""
         while not (self._ready or self._has_last_event or self._failure):
             await self._step()
@@ -111,7 +111,7 @@ class EventIterator(Generic[AnyEvent, Value]):
         return self.reply
 
 
-class BlockingEventIterator(EventIterator[AnyEvent, Value]):
+class BlockingEventIterator(EventIterator[Event, Value]):
     """Events of a Client: iterate it for events, or `text` for text; leave the `with` to cancel."""
 
     def __enter__(self) -> Self:
@@ -123,8 +123,8 @@ class BlockingEventIterator(EventIterator[AnyEvent, Value]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> AnyEvent:
-        event: AnyEvent | None = run_blocking(self._next())
+    def __next__(self) -> Event:
+        event: Event | None = run_blocking(self._next())
         if event is None:
             raise StopIteration
         return event
@@ -143,7 +143,7 @@ class BlockingEventIterator(EventIterator[AnyEvent, Value]):
         run_blocking(self._close())
 
 
-class AsyncEventIterator(EventIterator[AnyEvent, Value]):
+class AsyncEventIterator(EventIterator[Event, Value]):
     """The events of an AsyncClient; see BlockingEventIterator."""
 
     async def __aenter__(self) -> Self:
@@ -155,8 +155,8 @@ class AsyncEventIterator(EventIterator[AnyEvent, Value]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> AnyEvent:
-        event: AnyEvent | None = await self._next()
+    async def __anext__(self) -> Event:
+        event: Event | None = await self._next()
         if event is None:
             raise StopAsyncIteration
         return event
@@ -270,12 +270,13 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         return reply
 
     async def _advance(self) -> None:
+        """Send the request; then read bytes and make their events, again and again; then make the last events."""
         try:
             if not self._has_head:
                 await self._send()
-            elif (events := next(self._event_lists, None)) is not None:
+            elif (events := next(self._event_lists, None)) is not None:  # Of a read, or the last ones.
                 self._ready.extend(events)
-            elif self._is_ending:
+            elif self._is_ending:  # They were all made.
                 self._has_last_event = True
                 self._call.release()
             elif self._parser.is_over:

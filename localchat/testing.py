@@ -91,14 +91,14 @@ class FakeServer:
         calls: Sequence[tuple[str, Json]] = (),
         *,
         reasoning: str = "",
-        finish_reason: str | None = "",
+        finish_reason: str | None = "auto",
     ) -> None:
         """Add a response of a model: its text, the names and the arguments of its tool calls, and its reasoning.
 
-        A stream has one event for each word. `finish_reason` is "tool_calls" or "stop" by default; with None the
+        A stream has one event for each word. The `finish_reason` "auto" is "tool_calls" or "stop"; with None the
         connection ends before the end of the response, as if the server had crashed: that of a stream after the text.
         """
-        reason = ("tool_calls" if calls else "stop") if finish_reason == "" else finish_reason
+        reason = ("tool_calls" if calls else "stop") if finish_reason == "auto" else finish_reason
         self._responses.append(_ModelResponse(text, tuple(calls), reasoning, reason))
 
     def error(self, status: int, message: str = "", headers: Mapping[str, str] | None = None) -> None:

@@ -11,14 +11,14 @@ from ..events import Reply
 from ..files import read_messages, write_messages
 from ..request.arguments import with_lists
 from ..request.options import set_options
-from ..request.prompts import Prompt, as_messages, n_system
+from ..request.prompts import Prompt, as_messages, n_system, set_system
 from .tool_run import AsyncToolRun, ToolRun
 from .tools import AnyTool
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-AnyRun = TypeVar("AnyRun", ToolRun, AsyncToolRun)
+Run = TypeVar("Run", ToolRun, AsyncToolRun)
 
 
 class _BaseConversation:
@@ -50,9 +50,9 @@ class _BaseConversation:
     def set_system(self, text: str | None) -> None:
         """Replace or add the system message. None leaves the conversation unchanged."""
         if text is not None:
-            self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
+            set_system(self.messages, text)
 
-    def _start_turn(self, run_class: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
+    def _start_turn(self, run_class: Callable[..., Run], prompt: Prompt, options: dict[str, Any]) -> Run:
         """A run whose messages are added to the conversation when it is done."""
         options = {**self._options, **set_options(options)}
         has_system = "system" in options  # It replaces that of the conversation in this turn.
@@ -60,7 +60,7 @@ class _BaseConversation:
         # The run adds the message of `system` in front. It is not one of the conversation, which keeps those after it.
         n_earlier = len(earlier) + int(has_system)
 
-        def add_turn(run: AnyRun) -> None:
+        def add_turn(run: Run) -> None:
             self.messages += run.messages[n_earlier:]
 
         return run_class(self._client, [*earlier, *as_messages(prompt)], _on_done=add_turn, **options)

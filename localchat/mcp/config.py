@@ -13,7 +13,7 @@ from ..agent.tools import Tool
 from .names import free_name, is_url
 from .server import BaseMCPServer, MCPServer
 
-AnyServer = TypeVar("AnyServer", bound=BaseMCPServer)
+Server = TypeVar("Server", bound=BaseMCPServer)
 
 _FORM = '{"mcpServers": {"NAME": {"command": "...", "args": [...], "env": {...}} or {"url": "...", "headers": {...}}}}'
 
@@ -28,7 +28,7 @@ def read_servers(path: str | os.PathLike[str]) -> dict[str, MCPServer]: ...
 
 
 @overload
-def read_servers(path: str | os.PathLike[str], server_class: type[AnyServer]) -> dict[str, AnyServer]: ...
+def read_servers(path: str | os.PathLike[str], server_class: type[Server]) -> dict[str, Server]: ...
 
 
 def read_servers(path: str | os.PathLike[str], server_class: Any = MCPServer) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def read_servers(path: str | os.PathLike[str], server_class: Any = MCPServer) ->
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
 
-def _server(name: str, entry: Mapping[str, Any], server_class: type[AnyServer]) -> AnyServer:
+def _server(name: str, entry: Mapping[str, Any], server_class: type[Server]) -> Server:
     is_process = entry.get("command") not in (None, "")
     if is_process == (entry.get("url") not in (None, "")):
         raise ValueError(f"the server {name} needs either a command or a url")

@@ -148,8 +148,8 @@ def _remove_tool_names(body: Json) -> bool:
     return bool(messages)
 
 
-# The fields that some servers need or that are of use, and that strict servers refuse: the word that is in their error,
-# and a function that removes the field from a body and returns whether the body had it. An error that has the word for
+# What some servers need or what is of use, and what strict servers refuse: by the name of the field, which is in their
+# error, a function that removes it from a body and returns whether the body had it. An error that has the name for
 # another reason costs one more request, whose error is then raised.
 _REFUSABLE: dict[str, Callable[[Json], bool]] = {
     "stream_options": _remove_stream_options,
@@ -160,7 +160,7 @@ _REFUSABLE: dict[str, Callable[[Json], bool]] = {
 
 
 def _drop_refused(body: Json, error: StatusError) -> str | None:
-    """Remove the field that an error names from the body, and return its name. None: there is no such field."""
+    """Remove what an error names from the body, and return its key in `_REFUSABLE`. None: there is nothing."""
     for name, remove in _REFUSABLE.items():
         if re.search(rf"\b{name}\b", error.body) and remove(body):
             return name

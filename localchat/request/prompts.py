@@ -32,6 +32,11 @@ def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
     return int(bool(messages) and messages[0].get("role") == "system")
 
 
+def set_system(messages: list[dict[str, Any]], text: str) -> None:
+    """Replace or add the system message of a conversation."""
+    messages[: n_system(messages)] = [{"role": "system", "content": text}]
+
+
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
     """Remove images and sounds from the options and return those that are not empty. Raises TypeError for others.
 

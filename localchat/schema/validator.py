@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from ..texts import cut
+
 Json = dict[str, Any]
 
 _SHOWN_CHARS = 80
@@ -240,6 +242,15 @@ class _Validator:
             yield ValidationError(path, f"expected a {format_name}, got {show(value)}")
 
 
+def can_read_pattern(pattern: object) -> bool:
+    """Whether Python can read a pattern. Those of JSON Schema are of JavaScript, which also has \\p{L}, for example."""
+    try:
+        _matches(str(pattern), "")
+    except _InvalidPattern:
+        return False
+    return True
+
+
 class _InvalidPattern(Exception):
     """A pattern that is not valid in Python."""
 
@@ -366,5 +377,5 @@ def field_path(path: str, name: str) -> str:
 
 
 def show(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+    """The beginning of a value as JSON, for an error."""
+    return cut(json.dumps(value, ensure_ascii=False, default=repr), _SHOWN_CHARS)

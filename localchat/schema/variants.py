@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .keywords import parts_of, with_changed_parts
-from .validator import Json
+from .validator import Json, can_read_pattern
 
 # Keywords that only constrain values of a type, and that some servers refuse. The client validates them itself.
 _CONSTRAINT_KEYWORDS = (
@@ -45,6 +45,17 @@ def without_constraints(schema: Mapping[str, Any]) -> Json:
     """A schema without the keywords that only constrain values: what is left are types, properties and choices."""
     kept = {keyword: value for keyword, value in schema.items() if keyword not in _CONSTRAINTS}
     return with_changed_parts(kept, without_constraints)
+
+
+def with_readable_patterns(schema: Mapping[str, Any]) -> Json:
+    """A schema without the patterns that Python cannot read, for values that their user validates again."""
+    kept: Json = {}
+    for keyword, value in with_changed_parts(schema, with_readable_patterns).items():
+        if keyword == "patternProperties" and isinstance(value, Mapping):
+            kept[keyword] = {pattern: part for pattern, part in value.items() if can_read_pattern(pattern)}
+        elif keyword != "pattern" or can_read_pattern(value):
+            kept[keyword] = value
+    return kept
 
 
 def constraints_of(schema: Mapping[str, Any]) -> set[str]:

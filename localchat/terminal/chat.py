@@ -115,7 +115,7 @@ def greeting(client: Client, model: str | None) -> str:
     chosen = model or _only_model(models) or "the server's model"
     if model is None and models and _only_model(models) is None:
         chosen = f"{len(models)} models (/model NAME selects one)"
-    return f"{chosen} at {client.base_url.partition('?')[0]}"
+    return f"{chosen} at {client._settings.shown_url}"
 
 
 def _only_model(models: list[Model]) -> str | None:

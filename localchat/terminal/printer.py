@@ -23,7 +23,7 @@ _LEAST_SPEED_S = 0.1  # A shorter time shows how the output was sent, not how it
 
 def notice_of_waiting(client: Client) -> contextlib.AbstractContextManager[Timer]:
     """Report that the program waits for the server, if the block takes long; see `delayed_notice`."""
-    text = f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this"
+    text = f"localchat: waiting for {client._settings.shown_url}; Ctrl-C ends this"
     return delayed_notice(text, _NOTICE_S)
 
 

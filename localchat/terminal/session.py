@@ -14,7 +14,7 @@ from ..client import Client
 from ..files import read_messages, write_messages
 from ..reply.truncation import kept_message
 from ..request.options import ClientOptions, MessageOptions
-from ..request.prompts import as_messages, n_system
+from ..request.prompts import as_messages, n_system, set_system
 from .console import read_input
 from .printer import Printer, finish_code, notice_of_waiting
 
@@ -55,7 +55,7 @@ class Session:
         return content if content is None or isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
     def set_system(self, text: str) -> None:
-        self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
+        set_system(self.messages, text)
 
     def clear(self) -> None:
         """Remove all messages but the system message."""
@@ -125,7 +125,10 @@ class Session:
 
 
 def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
-    """The options of a call for fields of a request, of which unknown ones go into `extra_body`."""
+    """The options of a call for fields of a request, of which unknown ones go into `extra_body`.
+
+    Options of the client and of runs are no fields: `-o max_rounds=1` sends a field with this name.
+    """
     known = {*MessageOptions.__annotations__, "response_format"}
     options = {name: value for name, value in fields.items() if name in known}
     others = {name: value for name, value in fields.items() if name not in options}

@@ -67,6 +67,11 @@ class Settings:
         self.learned = ServerTraits()  # Changes with the responses; other clients may share it.
         check_headers(self.headers)
 
+    @property
+    def shown_url(self) -> str:
+        """The base URL without the query, which is a key for some servers."""
+        return self.base_url.partition("?")[0]
+
     def adopt_from(self, other: Settings) -> None:
         """Share what another client has learned of the same server, and its TLS context."""
         if other.base_url == self.base_url:

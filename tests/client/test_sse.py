@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.http.stream import encode as encode_chunk
-from localchat.serving.http.stream import encode_named
+from localchat.serving.http.stream import frame, frame_named
 from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
 from tests.support.fuzz import cuts, pieces_of
 
@@ -198,11 +197,11 @@ def test_random_streams_do_not_depend_on_the_cuts():
 
 
 ENCODED = {
-    "plain": (encode_chunk('{"a":1}'), b'data: {"a":1}\n\n', event('{"a":1}')),
-    "leading space": (encode_chunk(" x"), b"data:  x\n\n", event(" x")),
-    "named": (encode_named('{"type":"e","x":1}'), b'event: e\ndata: {"type":"e","x":1}\n\n', None),
-    "line separators": (encode_chunk("\u2028\x85"), b"data: \xe2\x80\xa8\xc2\x85\n\n", event("\u2028\x85")),
-    "half a surrogate": (encode_chunk("\ud800"), b"data: ?\n\n", event("?")),
+    "plain": (frame('{"a":1}'), b'data: {"a":1}\n\n', event('{"a":1}')),
+    "leading space": (frame(" x"), b"data:  x\n\n", event(" x")),
+    "named": (frame_named('{"type":"e","x":1}'), b'event: e\ndata: {"type":"e","x":1}\n\n', None),
+    "line separators": (frame("\u2028\x85"), b"data: \xe2\x80\xa8\xc2\x85\n\n", event("\u2028\x85")),
+    "half a surrogate": (frame("\ud800"), b"data: ?\n\n", event("?")),
 }
 
 

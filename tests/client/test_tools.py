@@ -18,7 +18,7 @@ import pytest
 
 from localchat import AsyncClient, Cancelled, Client, Tool, ToolCall, ToolResult
 from localchat.agent.tools import result_text
-from localchat.errors import IncompleteReply, TooManyRounds
+from localchat.errors import DoesNotFit, IncompleteReply, TooManyRounds
 from localchat.schema.targets import json_schema
 from localchat.transport.settings import Settings
 from tests.support.clients import run_async, until, waiting_client
@@ -123,6 +123,20 @@ def test_values_that_cannot_be_tools_are_refused():
     for make in (lambda name: Tool.of(add, name=name), lambda name: Tool(name, "", {}, add)):
         with pytest.raises(ValueError, match="no name for a tool"):
             make("x" * 65)
+
+
+def test_pattern_that_python_cannot_read_is_left_to_the_function():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": r"^\p{L}+$"}, "b": {"pattern": "^x"}},
+        "patternProperties": {r"\p{L}": {"type": "integer"}, "^n": {"type": "integer"}},
+        "additionalProperties": True,
+    }
+    tool = Tool("f", "", schema, add)
+    assert tool.read({"a": "abc", "b": "x", "n": 1}) == {"a": "abc", "b": "x", "n": 1}
+    for wrong in ({"a": 1}, {"b": "y"}, {"n": "1"}):
+        with pytest.raises(DoesNotFit):
+            tool.read(wrong)
 
 
 def test_tool_may_get_another_name_and_description():

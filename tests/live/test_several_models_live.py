@@ -17,7 +17,7 @@ import pytest
 from localchat import Client
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine import process
-from localchat.serving.http.model_endpoints import state_of
+from localchat.serving.http.model_endpoints import state_word
 from localchat.serving.loading.loader import Loader
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
@@ -129,7 +129,7 @@ def test_idle_model_is_ended_for_a_context_that_does_not_fit_beside_it(tmp_path,
     with limited(tmp_path, monkeypatch, 300 * MB, contexts) as (service, port):
         for name in ("one", "two", "one", "three"):
             assert complete(port, name)[0] == 200
-        assert [state_of(service.find(name)) for name in contexts] == ["loaded", "unloaded", "loaded", "unloaded"]
+        assert [state_word(service.find(name)) for name in contexts] == ["loaded", "unloaded", "loaded", "unloaded"]
         status, body = complete(port, "huge")
         assert status == 500
         reason = r"100000000 tokens takes \d+\.\d GB, and \d+ MB are free.*: the largest that fits is --ctx \d+"
@@ -143,10 +143,10 @@ def test_default_context_is_smaller_only_beside_a_model_in_use(tmp_path, monkeyp
         one, two = service.find("one"), service.find("two")
         wait_for(lambda: not one.n_users)  # The response has ended, and its thread a moment later.
         with service.using(two) as model:
-            assert (state_of(one), model.engine.facts.n_ctx) == ("unloaded", 4096)
+            assert (state_word(one), model.engine.facts.n_ctx) == ("unloaded", 4096)
             assert "to save memory" not in caplog.text
             assert complete(port, "one")[0] == 200
-            assert [state_of(one), state_of(two)] == ["loaded", "loaded"]
+            assert [state_word(one), state_word(two)] == ["loaded", "loaded"]
             n_ctx = one.model.engine.facts.n_ctx
         assert 512 <= n_ctx < 4096
         assert f"the context has {n_ctx} tokens, to save memory" in caplog.text

@@ -134,9 +134,9 @@ def test_hostile_markdown_runs_nothing_and_loses_nothing(browser, way):
 def test_a_wrong_key_is_refused_with_the_words_of_the_server(browser):
     settings = replace(ANY_PORT, api_keys=("right",))
     with page_of(browser, generating("Yes."), "$('#key').open", settings=settings) as (page, _):
-        page.do(("#key input", "wrong"), "#key button")
+        page.do(("#key input", "wrong\n"))
         page.wait_for_text("#key .problem", "refused this key")
-        page.do(("#key input", "right"), "#key button")
+        page.do(("#key input", "right\n"))
         page.wait(HAS_MODELS)
         chat(page, "open?", "Yes.")
         assert page.eval("JSON.parse(sessionStorage.getItem('key'))") == "right"

@@ -57,6 +57,13 @@ def test_block_about_tools_runs(code: str, shown: str, base_url: str, tmp_path: 
     assert shown in run_program([sys.executable, "-W", "error", "-c", code], base_url, tmp_path).stdout
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "examples/configuration").iterdir()), ids=lambda path: path.name)
+def test_configuration_of_a_program_is_that_of_the_docs(path: Path):
+    """In a file of JSON, the docs may have the lines between its brackets."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(("#", "{", "}"))]
+    assert any("\n".join(lines) in code for _, code in CLIENTS)
+
+
 @pytest.mark.parametrize("code", [code for _, code in CLIENTS], ids=first_lines(CLIENTS))
 def test_configuration_is_in_a_tested_file(code: str):
     assert any(code in path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "configuration").iterdir())

@@ -16,7 +16,7 @@ from localchat.serving.chat.model import Model
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine import Engine
 from localchat.serving.http.http_server import ChatServer
-from localchat.serving.http.model_endpoints import state_of
+from localchat.serving.http.model_endpoints import state_word
 from localchat.serving.loading.service import Service
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -105,7 +105,7 @@ class Running:
         return connection
 
     def states(self, *models: str) -> list[str]:
-        return [state_of(self.service.find(model)) for model in models or NAMES]
+        return [state_word(self.service.find(model)) for model in models or NAMES]
 
     def wait(self, model: str, state: str) -> None:
         wait_for(lambda: self.states(model) == [state])

@@ -203,11 +203,6 @@ def error_body(error: ApiError) -> dict[str, str]:
     return {"error": error.message}
 
 
-def asks_for_text(request: TextRequest) -> bool:
-    """Whether a request of any interface asks for text. A chat without messages here loads or unloads the model."""
-    return not isinstance(request, ChatRequest) or bool(request.messages)
-
-
 class OllamaEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
@@ -251,7 +246,7 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
         end, request = self.choices[0].end, self.request
-        if not asks_for_text(request):
+        if not request.asks_for_text:
             loaded = "unload" if request.keep_alive == 0 else "load"
             return {**self._object(fields), "done": True, "done_reason": loaded}
         reason = "length" if end is not None and end.reason == "length" else "stop"

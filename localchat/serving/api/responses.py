@@ -18,7 +18,7 @@ from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
-from ..core.request import ChatRequest
+from ..core.request import NO_PARAMETERS, SYSTEM_ROLES, ChatRequest
 from . import parts
 from .chat import chat_template_kwargs, reasoning_budget
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, UsageOf, logprob_entry
@@ -32,7 +32,6 @@ _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 _WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation", "stream_options")
-_SYSTEM = ("system", "developer")
 
 # Precedes the reasoning in an `encrypted_content` of this server, to distinguish it from that of other servers. Clients
 # send the field back unchanged; some keep only this one. The text is not encrypted: the item also has it as plain text.
@@ -147,7 +146,7 @@ _CUSTOM_PARAMETERS = {
 
 def _function(declared: Fields) -> dict[str, Any]:
     described = {name: declared.raw.get(name) for name in ("description", "parameters", "strict")}
-    return {"parameters": {"type": "object", "properties": {}}, **parts.without_nulls(described)}
+    return {"parameters": NO_PARAMETERS, **parts.without_nulls(described)}
 
 
 def _custom(declared: Fields) -> dict[str, Any]:
@@ -192,7 +191,7 @@ def _messages(body: Fields, items: Iterable[Fields]) -> list[parts.MessageAt]:
             else:
                 joined.append(_JoinedMessage(message, item.path))
     messages = [(message.fields(), message.path) for message in joined]
-    is_new = body.raw.get("input") or any(message["role"] not in _SYSTEM for message, _ in messages)
+    is_new = body.raw.get("input") or any(message["role"] not in SYSTEM_ROLES for message, _ in messages)
     if not messages or not is_new:
         body.refuse("input", "a string or a list with at least one item")
     return messages
@@ -216,7 +215,7 @@ class _JoinedMessage:
     def is_continued_by(self, message: dict[str, Any], *, n_before: int) -> bool:
         if self._role != "assistant" or message["role"] != "assistant":
             # Many templates accept only one system message, at the start.
-            return n_before == 1 and self._role in _SYSTEM and message["role"] in _SYSTEM
+            return n_before == 1 and self._role in SYSTEM_ROLES and message["role"] in SYSTEM_ROLES
         # Text after text begins another message. A message with calls is open until the results of the calls follow.
         return "content" not in self._values or "tool_calls" in self._values or "tool_calls" in message
 
@@ -247,7 +246,7 @@ def _read_item(item: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
     """The chat message of an item, if it has one."""
     kind = item.raw["type"]
     if kind == "message":
-        role = item.required_choice("role", ("user", "assistant", *_SYSTEM))
+        role = item.required_choice("role", ("user", "assistant", *SYSTEM_ROLES))
         yield {"role": role, "content": parts.read_text(item, "content", origin)}
     elif kind in ("function_call", "custom_tool_call"):
         name = parts.qualified(item.text("namespace"), item.nonempty_text("name"))
@@ -272,7 +271,7 @@ def _read_item(item: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
         text = "\n".join(parts.texts_in({**item.raw, "title": None, "url": None}))
         role = item.get("role")
         if text:  # In the words of the user, unless the item names another role.
-            yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}
+            yield {"role": role if role in ("assistant", *SYSTEM_ROLES) else "user", "content": text}
 
 
 class _ItemFormat(NamedTuple):

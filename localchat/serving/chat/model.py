@@ -62,12 +62,12 @@ class Model:
         """This model, or one that has its engine and an adapter, if the name is that of the adapter."""
         for i, adapter in enumerate(self.engine.facts.adapters):
             if adapter.name.casefold() == name.strip().casefold():
-                model = copy.copy(self)
-                model.name, model.adapters = adapter.name, self._checked([(i, adapter.scale)], "model")
+                model = copy.copy(self)  # It has the templates of this one, also those of requests.
+                model.name, model.adapters = adapter.name, self._checked_adapters([(i, adapter.scale)], "model")
                 return model
         return self
 
-    def _checked(self, scales: Iterable[tuple[int, float]], field: str) -> Adapters:
+    def _checked_adapters(self, scales: Iterable[tuple[int, float]], field: str) -> Adapters:
         """A set of adapters, by their ids and scales. Raises BadRequest if they are not there or cannot be used."""
         adapters = self.engine.facts.adapters
         for id, _ in scales:
@@ -114,11 +114,15 @@ class Model:
         `options` are other fields of it. Raises BadRequest for token ids that are not in the vocabulary.
         """
         n_vocab = self.engine.facts.n_vocab
-        check_listed(params.stop_token_ids, n_vocab, params.at("stop_token_ids"))
-        check_listed((key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, params.at("logit_bias"))
+        check_in_vocabulary(params.stop_token_ids, n_vocab, params.at("stop_token_ids"))
+        check_in_vocabulary(
+            (key for key, _ in params.logit_bias if isinstance(key, int)), n_vocab, params.at("logit_bias")
+        )
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": params.logit_bias})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
-        options["adapters"] = self.adapters if params.lora is None else self._checked(params.lora, params.at("lora"))
+        options["adapters"] = (
+            self.adapters if params.lora is None else self._checked_adapters(params.lora, params.at("lora"))
+        )
         return SequenceRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
     def _template_or_error(self, source: str) -> ChatTemplate | TemplateError:
@@ -142,9 +146,9 @@ class Model:
         )
 
 
-def check_listed(tokens: Iterable[int], n_vocab: int, name: str) -> None:
+def check_in_vocabulary(token_ids: Iterable[int], n_vocab: int, name: str) -> None:
     """Raise BadRequest for the field `name` if any token id is not in the vocabulary."""
-    highest = max(tokens, default=0)
+    highest = max(token_ids, default=0)
     if highest >= n_vocab:
         problem = f"has the token id {highest}; the token ids of this model are 0 to {n_vocab - 1}"
         raise errors.field_error(name, problem)

@@ -73,7 +73,7 @@ class PromptProgress:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Sampled tokens. Later events have the text of these tokens, without markers."""
+    """Sampled tokens. Later events have their text, without that of the format, such as tags."""
 
     tokens: tuple[OutputToken, ...]
 

@@ -27,7 +27,7 @@ MAX_DEPTH = 200  # The limit of nesting in a body: above any real request, and w
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+_ENCODER_OF_ERRORS = json.JSONEncoder(ensure_ascii=False, default=str)
 
 _INDEX = re.compile(r"\[\d+\]")  # The index of a list in the path of a field.
 
@@ -56,7 +56,7 @@ def parse_body(raw: bytes) -> Fields:
 def show(value: object) -> str:
     """Format a value as JSON for an error message, cut to a readable length."""
     text = ""
-    for piece in _ENCODER.iterencode(value):  # Stops early, so that a large value is not encoded completely.
+    for piece in _ENCODER_OF_ERRORS.iterencode(value):  # Stops early, so that a large value is not encoded completely.
         text += piece
         if len(text) > _SHOWN_CHARS:
             return text[:_SHOWN_CHARS] + "..."
@@ -66,9 +66,9 @@ def show(value: object) -> str:
 class Fields:
     """The fields of one JSON object, read by name and type.
 
-    `path` is the name of the object in error messages, such as "messages[2]"; empty for the body itself. A method that
-    reads a field returns None (or an empty list or object) if the field is absent, or refuses that if its name begins
-    with `required_`.
+    `path` is the name of the object in error messages, such as "messages[2]"; empty for the body itself. If a field is
+    absent, the method that reads it returns None, or an empty list or object. The methods `required_...` and
+    `nonempty_text` refuse that.
     """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "", parent: Fields | None = None) -> None:

@@ -162,7 +162,7 @@ def _lora(body: Fields, name: str) -> tuple[tuple[int, float], ...] | None:
 
 
 def _n_kept(body: Fields, name: str) -> int:
-    # -1 means the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
+    # 0 is no limit. -1 is the context size, which is the same, since a longer prompt is an error.
     return max(body.integer(name, -1) or 0, 0)
 
 
@@ -227,6 +227,7 @@ class GenerationParams:
 
     sampling: Mapping[str, Any] = field(default_factory=dict)  # By the names in SamplingParams. Overrides defaults.
     logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())  # Values added to the logits of token ids or of texts.
+    # Fields without a reader have other names or ranges in each interface: see `read_params`.
     n: int = 1  # The number of sequences for each prompt.
     max_tokens: int | None = None  # The length limit. None: the rest of the context; 0: only prefill the prompt.
     min_tokens: int = _int(0, 0, None)  # No end-of-generation token or `stop_token_ids` before so many; 0 is off.

@@ -24,6 +24,10 @@ from typing import Any, Union
 from .media import Attachment
 from .params import GenerationParams
 
+SYSTEM_ROLES = ("system", "developer")
+"""The roles of messages that are instructions to the model."""
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+"""The schema of the arguments of a tool that declares none."""
 Input = Union[str, "tuple[int, ...]"]
 """A prompt of a completion, or an input of an embedding: a text, or the ids of its tokens."""
 Vectors = Sequence["array[float]"]
@@ -56,6 +60,11 @@ class TextRequest:
     request_id: str | None = None  # The client's id of the request, for the log.
 
     @property
+    def asks_for_text(self) -> bool:
+        """Whether text is generated. A chat without messages in Ollama's interface loads or unloads the model."""
+        return True
+
+    @property
     def n_choices(self) -> int:
         """The number of outputs."""
         return self.params.n
@@ -84,6 +93,10 @@ class ChatRequest(TextRequest):
     reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
     reasoning_budget_message: str | None = None  # Appended to reasoning at the limit; None: the server's default.
     thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
+
+    @property
+    def asks_for_text(self) -> bool:
+        return bool(self.messages)
 
     @property
     def role(self) -> str:

@@ -78,7 +78,11 @@ def _compiled(literals: tuple[str, ...]) -> Pattern[str]:
 
 
 class Cursor:
-    """The unread text, and a record of the text read since `begin`, which can become unread again."""
+    """The unread text, and a record of the text that was read last, which can become unread again.
+
+    There is one record: `begin_record` drops an earlier one. A reader that finds that a text is a call ends the record
+    in which its caller would put the text back.
+    """
 
     def __init__(self) -> None:
         self.text = ""
@@ -106,7 +110,7 @@ class Cursor:
         """Make the text unread again that was read last, since the last `yield`."""
         self.at -= len(text)
 
-    def begin(self) -> None:
+    def begin_record(self) -> None:
         self._start = self.at
 
     def end_record(self) -> str:
@@ -167,7 +171,7 @@ class Cursor:
 
     def read_whole(self, *literals: str) -> Reader[str | None]:
         """Read white space and one of these literals. Returns None and reads nothing if another text is next."""
-        self.begin()
+        self.begin_record()
         yield from self.read_run()
         literal = yield from self.read_one_of(*filter(None, literals))
         if literal:

@@ -35,7 +35,7 @@ class ClientState(enum.Enum):
     GONE = "gone"
 
 
-def state_of(sock: socket.socket) -> ClientState:
+def client_state(sock: socket.socket) -> ClientState:
     """The state of the client's side of a connection. Does not wait."""
     try:
         if hasattr(select, "POLLRDHUP"):
@@ -111,10 +111,10 @@ class ClientWatch:
                     if number not in self._watched:
                         continue
                     sock, notify = self._watched[number]
-                    if state_of(sock) is ClientState.OPEN:  # The event is that of an earlier connection of this number.
-                        continue
-                    # From now on, only a hang-up or an error is reported, which need not be asked for. After it nothing
-                    # is, since a hang-up lasts, and would be reported again and again.
+                    if client_state(sock) is ClientState.OPEN:
+                        continue  # The event is that of an earlier connection of this number.
+                    # Register it again for a hang-up or an error, which epoll always reports. After one of these it is
+                    # not registered again: they last, and would be reported without end.
                     if not events & (select.EPOLLHUP | select.EPOLLERR):
                         with contextlib.suppress(OSError):  # An error of one connection concerns no other one.
                             self._epoll.modify(number, select.EPOLLONESHOT)
@@ -125,7 +125,7 @@ class ClientWatch:
             with self._lock:
                 watched = list(self._watched.values())
             for sock, notify in watched:
-                if state_of(sock) is not ClientState.OPEN:
+                if client_state(sock) is not ClientState.OPEN:
                     notify()
 
 
@@ -159,7 +159,7 @@ class ClientMailbox(Mailbox):
 
     def _check_client(self) -> None:
         """Raise ClientGoneError if the client has left; plan a probe if it has shut down its side."""
-        state = state_of(self._exchange.socket)
+        state = client_state(self._exchange.socket)
         if state is ClientState.GONE:
             raise ClientGoneError
         if state is ClientState.SHUT_DOWN and self._probe_at == math.inf:
@@ -174,14 +174,14 @@ class ClientMailbox(Mailbox):
             self._exchange.send_continue()
 
 
-class Clients:
+class ClientMailboxes:
     """Makes the mailboxes of the requests of a server."""
 
     def __init__(self) -> None:
         self._watch = ClientWatch()
 
     @contextlib.contextmanager
-    def mailbox(self, exchange: Exchange, stream: Stream | None = None) -> Iterator[ClientMailbox]:
+    def mailbox_of(self, exchange: Exchange, stream: Stream | None = None) -> Iterator[ClientMailbox]:
         """The mailbox of the thread that calls this, for one request."""
         mailbox = ClientMailbox(exchange, stream)
         with self._watch.watching(exchange.socket, mailbox.put_change):

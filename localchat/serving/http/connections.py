@@ -91,14 +91,17 @@ class Connections:
         with self._changed:
             return list(self._states.values()).count(state)
 
-    def add(self, sock: socket.socket) -> bool:
-        """Count a new connection. True: it gets a thread, if only to be refused. False: it must be closed at once."""
+    def add(self, sock: socket.socket) -> ConnectionState | None:
+        """Count a new connection, and return its state: IDLE, or ENDING if it is to be refused.
+
+        None: there are too many for that, so it must be closed at once, without a thread.
+        """
         with self._changed:
             if len(self._states) >= 2 * self.limit:
-                return False
+                return None
             is_full = len(self._states) - self.count(ConnectionState.ENDING) >= self.limit and not self.close_idle()
             self._states[sock] = ConnectionState.ENDING if is_full else ConnectionState.IDLE
-            return True
+            return self._states[sock]
 
     def remove(self, sock: socket.socket) -> None:
         with self._changed:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from ..api import chat, completions, embeddings, messages, ollama, responses, tokens
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
-from ..chat.model import Model, check_listed
+from ..chat.model import Model, check_in_vocabulary
 from ..chat.runs.generation import GenerationRun, naming_field
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
 from ..chat.runs.vectors import embed_inputs, score_documents
@@ -29,8 +29,8 @@ from ..core.text import printable
 from ..engine.values import EngineGone
 from ..loading.service import Service
 from .access import METHODS, Access
-from .clients import ClientMailbox, Clients
-from .exchange import MAX_LOGGED_CHARS, Exchange
+from .clients import ClientMailbox, ClientMailboxes
+from .exchange import MAX_LOGGED_CHARS, Exchange, Routing
 from .metrics import Metrics
 from .model_endpoints import ModelEndpoints
 from .status_endpoints import StatusEndpoints
@@ -51,13 +51,16 @@ _POLLED = ("/health", "/metrics", "/slots")
 
 
 class Endpoints:
-    """The handlers of the endpoints, by path, with or without /v1 before it. "/" at its end means all paths below."""
+    """The handlers of the endpoints, in a table by their paths, which requests may have with or without /v1.
 
-    def __init__(self, service: Service, options: Options, clients: Clients) -> None:
+    A key of the table that ends in a slash means all paths below it.
+    """
+
+    def __init__(self, service: Service, options: Options, mailboxes: ClientMailboxes) -> None:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
-        self._clients = clients
+        self._mailboxes = mailboxes
         self.is_draining = False  # Set when new requests are refused, while those in flight go on.
         self.n_in_flight = 0
         self._counting = threading.Lock()
@@ -125,15 +128,16 @@ class Endpoints:
 
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
-        exchange.cors_headers = self._access.cors_headers(exchange)
         # Base URLs that end in a slash make paths such as /v1//models.
         path = re.sub("/+", "/", unquote(exchange.path)).rstrip("/") or "/"
         if path.startswith("/v1/"):
             path = path[len("/v1") :]
         route = self._route_of(path)
-        exchange.route = route or "other"
-        # Errors may occur before the endpoint is called.
-        exchange.error_body = _error_body_of(path)
+        path_end = "" if route is None else path[len(route) :]
+        # First of all, since every error response needs it.
+        exchange.routing = Routing(
+            route or "other", path_end, _error_body_of(path), self._access.cors_headers(exchange)
+        )
         if path != "/health":
             self._access.check(exchange)
         if exchange.method == "OPTIONS" and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
@@ -141,7 +145,6 @@ class Endpoints:
             return
         if route is None:
             raise self._unknown_path(exchange)
-        exchange.path_end = path[len(route) :]
         methods = self._table[route]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         if exchange.method == "OPTIONS":
@@ -150,7 +153,7 @@ class Endpoints:
         handler = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
             # Below an endpoint for all paths, another method is another endpoint, such as POST /responses/compact.
-            raise self._unknown_path(exchange) if exchange.path_end else _wrong_method(exchange, allowed)
+            raise self._unknown_path(exchange) if exchange.routing.path_end else _wrong_method(exchange, allowed)
         with self._in_flight():
             handler(exchange)
 
@@ -178,9 +181,9 @@ class Endpoints:
 
     def ended(self, exchange: Exchange) -> None:
         """Log and count a request that has ended."""
-        if exchange.route not in _POLLED or exchange.status not in (200, errors.ModelLoading.status):
+        if exchange.routing.route not in _POLLED or exchange.status not in (200, errors.ModelLoading.status):
             exchange.log()
-        self._metrics.count(exchange.route, exchange.status, exchange.seconds)
+        self._metrics.count(exchange.routing.route, exchange.status, exchange.seconds)
 
     def _served(self) -> list[str]:
         """The method and path of each endpoint, except those for browsers."""
@@ -197,8 +200,8 @@ class Endpoints:
             exchange.name_request(request.request_id)
             ping_chunk = encoder_type.ping_chunk(request)
             stream = Stream(exchange, format, self._options.ping_s, ping_chunk) if request.stream else None
-            with self._clients.mailbox(exchange, stream) as mailbox:
-                if not ollama.asks_for_text(request):
+            with self._mailboxes.mailbox_of(exchange, stream) as mailbox:
+                if not request.asks_for_text:
                     self._load_or_unload(exchange, request, encoder_type, stream, mailbox)
                     return
                 start: Any = start_text if isinstance(request, CompletionRequest) else start_chat
@@ -272,22 +275,22 @@ class Endpoints:
                 exchange.summary = f"{len(results)} results of {n_tokens} tokens"
                 return body(model.name, request, results, n_tokens)
 
-            self._value_handler(parse, computed)(exchange)
+            self._send_value(exchange, parse, computed)
 
         return handle
 
     def _value_handler(self, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Mailbox], Any]) -> Handler:
         """The handler of an endpoint that computes one JSON value."""
+        return lambda exchange: self._send_value(exchange, parse, compute)
 
-        def handle(exchange: Exchange) -> None:
-            request = self._read_request(exchange, parse)
-            with self._clients.mailbox(exchange) as mailbox:
-                value = self._call_with_model(
-                    exchange, request, lambda model: compute(model, request, mailbox), mailbox
-                )
-            exchange.send_json(200, value)
-
-        return handle
+    def _send_value(
+        self, exchange: Exchange, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Mailbox], Any]
+    ) -> None:
+        """Compute a JSON value with the model that a request names, and send it."""
+        request = self._read_request(exchange, parse)
+        with self._mailboxes.mailbox_of(exchange) as mailbox:
+            value = self._call_with_model(exchange, request, lambda model: compute(model, request, mailbox), mailbox)
+        exchange.send_json(200, value)
 
     def _read_request(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> Any:
         """The request in the body, parsed. The fields that the server ignores are logged, each name once."""
@@ -301,15 +304,15 @@ class Endpoints:
         return request
 
     def _get_response(self, exchange: Exchange) -> None:
-        if "/" in exchange.path_end:
+        if "/" in exchange.routing.path_end:
             raise self._unknown_path(exchange)
         if exchange.query.get("stream") == "true":
             raise errors.BadRequest("'stream' is not supported here: a stored response is sent as a whole", "stream")
-        exchange.send_json(200, self._store.get(exchange.path_end).body)
+        exchange.send_json(200, self._store.get(exchange.routing.path_end).body)
 
     def _delete_response(self, exchange: Exchange) -> None:
-        self._store.delete(exchange.path_end)
-        exchange.send_json(200, {"id": exchange.path_end, "object": "response", "deleted": True})
+        self._store.delete(exchange.routing.path_end)
+        exchange.send_json(200, {"id": exchange.routing.path_end, "object": "response", "deleted": True})
 
 
 def _error_body_of(path: str) -> Callable[[errors.ApiError], Any]:
@@ -338,6 +341,6 @@ def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
 
 
 def _detokenized(model: Model, request: Any, _: Mailbox) -> Any:
-    check_listed(request.tokens, model.engine.facts.n_vocab, "tokens")
+    check_in_vocabulary(request.tokens, model.engine.facts.n_vocab, "tokens")
     pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
     return {"content": b"".join(pieces).decode("utf-8", "replace")}

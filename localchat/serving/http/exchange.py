@@ -9,6 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from email.message import Message
 from email.utils import formatdate
 from http import HTTPStatus
@@ -41,6 +42,17 @@ class ClientGoneError(Exception):
     """The client has disconnected, or does not read. Only errors of its own socket mean that."""
 
 
+@dataclass(frozen=True)
+class Routing:
+    """What the path and the headers of a request decide, before it is checked."""
+
+    route: str = "other"  # The path of the endpoint, for the metrics.
+    path_end: str = ""  # What follows the path of an endpoint that serves all paths below it.
+    # Makes the body of an error response, in the format of the interface.
+    error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
+    cors_headers: Mapping[str, str] = field(default_factory=dict)  # Of the response, also of an error.
+
+
 class Exchange:
     """A request and its response. Belongs to the thread of the connection.
 
@@ -63,17 +75,13 @@ class Exchange:
         # Whether the connection can take another request; final once the response has begun.
         self.keep_alive = version >= "HTTP/1.1" and "close" not in list_of(headers, "Connection")
         self.status: int | None = None  # That of the response; None: the response has not begun.
-        self.route = "other"  # The path of the endpoint, for the metrics.
-        self.path_end = ""  # What follows the path of an endpoint that serves all paths below it.
+        self.routing = Routing()
         # For the log.
         self.response_id = "-"
         self.summary = ""  # The number of tokens and the speeds, or the error.
         self.closing = contextlib.ExitStack()  # Closed at the end of the exchange, such as the use of a model.
-        # Makes the body of an error response, in the format of the interface.
-        self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
-        # Ends a stream that has begun with an error; None: the response is no stream.
+        # Ends a stream that has begun with an error; None: the response is no stream. A `Stream` sets it.
         self.fail_stream: Callable[[errors.ApiError], None] | None = None
-        self.cors_headers: Mapping[str, str] = {}  # The CORS headers of the response, also of an error.
         self._client_request_id: str | None = None  # The client's id of the request; None: the response gets a new id.
         self.name_request(headers.get("X-Request-Id"))
         self._stream = stream
@@ -148,7 +156,7 @@ class Exchange:
             f"Date: {formatdate(usegmt=True)}",
             f"X-Request-Id: {request_id}",
             f"Request-Id: {request_id}",  # Anthropic's name
-            *(f"{name}: {value}" for name, value in {**headers, **self.cors_headers}.items()),
+            *(f"{name}: {value}" for name, value in {**headers, **self.routing.cors_headers}.items()),
             *([] if self.keep_alive else ["Connection: close"]),
         ]
         self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
@@ -181,7 +189,7 @@ class Exchange:
             self.keep_alive = False
         try:
             if self.status is None:
-                self.send_json(error.status, self.error_body(error), error.headers())
+                self.send_json(error.status, self.routing.error_body(error), error.headers())
             elif self.fail_stream is not None:
                 self.fail_stream(error)
             else:

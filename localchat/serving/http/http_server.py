@@ -20,10 +20,10 @@ from typing import Any
 from ..core import errors
 from ..core.server_options import Options
 from ..loading.service import Service
-from .clients import Clients
+from .clients import ClientMailboxes
 from .connections import Connections, ConnectionState
 from .endpoints import Endpoints
-from .exchange import Exchange
+from .exchange import Exchange, Routing
 from .incoming import Incoming, problem_of
 
 log = logging.getLogger("localchat.server")
@@ -92,21 +92,21 @@ class ConnectionHandler(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
 
-    def _respond(self) -> None:
-        self._run(self.path, self.request_version, self.headers, self.server.endpoints.respond)
+    def _respond_to_request(self) -> None:
+        self._run_exchange(self.path, self.request_version, self.headers, self.server.endpoints.respond)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond_to_request  # noqa: N815
 
     def _refuse(self, error: errors.ApiError, route: str) -> None:
         """Send an error without a valid request, and close the connection. `route` is its path in the metrics."""
 
         def fail(exchange: Exchange) -> None:
-            exchange.route = route
+            exchange.routing = Routing(route)
             raise error
 
-        self._run("", "", Message(), fail)
+        self._run_exchange("", "", Message(), fail)
 
-    def _run(self, target: str, version: str, headers: Message, respond: Callable[[Exchange], None]) -> None:
+    def _run_exchange(self, target: str, version: str, headers: Message, respond: Callable[[Exchange], None]) -> None:
         server, method = self.server, getattr(self, "command", None) or ""
         exchange = Exchange(method, target, version, headers, self.rfile, server.options)
         exchange.run(respond)
@@ -135,8 +135,8 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.service = service
         self.options = options
         self.connections = Connections(options.max_connections)
-        self.clients = Clients()
-        self.endpoints = Endpoints(service, options, self.clients)
+        self.mailboxes = ClientMailboxes()
+        self.endpoints = Endpoints(service, options, self.mailboxes)
         # The time at which a draining server ends the remaining requests; None: the server is not draining.
         self._drained_by: float | None = None
 
@@ -165,7 +165,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.server_close()
         self.service.stop()
         self.connections.close(CLOSE_TIMEOUT_S)
-        self.clients.close()
+        self.mailboxes.close()
         self.service.close()  # Close the model last: responses that end need its vocabulary.
 
     def get_request(self) -> Any:
@@ -183,7 +183,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         return sock, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self.connections.add(request):
+        if self.connections.add(request) is None:
             self.shutdown_request(request)
             return
         try:

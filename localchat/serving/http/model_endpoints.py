@@ -49,8 +49,8 @@ class ModelEndpoints:
         exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
     def get(self, exchange: Exchange) -> None:
-        served = self.service.find(exchange.path_end)
-        exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.path_end)))
+        served = self.service.find(exchange.routing.path_end)
+        exchange.send_json(200, self._entry(served, _adapter_of(served, exchange.routing.path_end)))
 
     def change(self, load_or_unload: Callable[[ServedModel], None], exchange: Exchange) -> None:
         """Load or unload a model in the background, as llama-server's router does."""
@@ -168,13 +168,14 @@ def _adapter_of(served: ServedModel, name: str) -> Adapter | None:
     return next((adapter for adapter in served.file.adapters if adapter.name.casefold() == wanted), None)
 
 
-def state_of(served: ServedModel) -> str:
+def state_word(served: ServedModel) -> str:
+    """The state of a model in the words of llama-server's router."""
     return _STATES[served.state]
 
 
 def _status(served: ServedModel) -> Mapping[str, Any]:
     """The state, with the share of a model that is loaded so far, and with the error of one that failed."""
-    value, failure = state_of(served), served.failure
+    value, failure = state_word(served), served.failure
     if value == "loading":
         return {"value": value, "progress": round(served.progress, 3)}
     if value != "failed" or failure is None:

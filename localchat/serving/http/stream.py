@@ -15,14 +15,14 @@ from ..core.text import to_json
 from .exchange import Exchange
 
 
-def encode(chunk: str) -> bytes:
+def frame(chunk: str) -> bytes:
     """A server-sent event. `chunk` has no line ends. An unpaired surrogate is sent as "?"."""
     return f"data: {chunk}\n\n".encode("utf-8", "replace")
 
 
-def encode_named(chunk: str) -> bytes:
+def frame_named(chunk: str) -> bytes:
     """A server-sent event whose name is the type of the chunk, which is the first field of its JSON."""
-    return b"event: %b\n%b" % (chunk.split('"', 4)[3].encode(), encode(chunk))
+    return b"event: %b\n%b" % (chunk.split('"', 4)[3].encode(), frame(chunk))
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class StreamFormat:
     """The framing of the chunks of an interface. The default is that of OpenAI's chat completions."""
 
     content_type: str = "text/event-stream"
-    encode: Callable[[str], bytes] = encode  # Frames a chunk, such as an SSE event or a line.
+    frame: Callable[[str], bytes] = frame  # Frames a chunk, such as an SSE event or a line.
     end: str | None = "[DONE]"  # The last chunk, if the format has one.
+    has_types: bool = False  # Whether the first field of each chunk is its type.
 
 
 CHAT = StreamFormat()
 WITHOUT_END = StreamFormat(end=None)  # For interfaces in which a field marks the last chunk.
-NAMED = StreamFormat(encode=encode_named, end=None)  # For interfaces whose events have names.
+NAMED = StreamFormat(frame=frame_named, end=None, has_types=True)  # For interfaces whose events have names.
 # For Ollama.
 LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None)
 
@@ -59,7 +60,7 @@ class Stream:
         self._exchange = exchange
         self._format = format
         self._ping_s = ping_s
-        self._ping = _EMPTY_COMMENT if ping_chunk is None else format.encode(to_json(ping_chunk))
+        self._ping = _EMPTY_COMMENT if ping_chunk is None else format.frame(to_json(ping_chunk))
         self._sent_at = time.monotonic()
         self.encoder: Encoder[Any] | None = None  # None: the output has not begun.
         exchange.fail_stream = self._fail
@@ -88,18 +89,18 @@ class Stream:
         self._write(self._ping)
 
     def _fail(self, error: errors.ApiError) -> None:
-        body = self._exchange.error_body(error)
+        body = self._exchange.routing.error_body(error)
         if self.encoder is not None:
             self.encoder.failed(error, body)
             chunks = self.encoder.take()
         else:
-            chunks = [to_json({"type": "error", **body} if self._format.encode is encode_named else body)]
+            chunks = [to_json({"type": "error", **body} if self._format.has_types else body)]
         self._send(chunks, is_last=True)
 
     def _send(self, chunks: list[str], *, is_last: bool) -> None:
         if is_last and self._format.end is not None:
             chunks = [*chunks, self._format.end]
-        self._write(b"".join(map(self._format.encode, chunks)), is_last=is_last)
+        self._write(b"".join(map(self._format.frame, chunks)), is_last=is_last)
 
     def _write(self, payload: bytes, *, is_last: bool = False) -> None:
         if self._exchange.status is None:

@@ -16,7 +16,7 @@ from localchat.serving.api.ollama import parse_ollama
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
-from localchat.serving.engine import inputs
+from localchat.serving.engine import prompts
 from tests.support.chat_requests import HI, NAMED, TOOL, ignored, parse_responses, read
 from tests.support.exchanges import ask
 from tests.support.exchanges import read as read_response
@@ -52,7 +52,7 @@ def test_prompt_that_is_too_long_has_the_phrase_that_agents_search(path: str, bo
     """The tokens of the prompt are counted up to a limit."""
     with serving() as running:
         status, answer = ask(running.port, path, body)
-        monkeypatch.setattr(inputs, "_COUNTED_TOKENS", 4)
+        monkeypatch.setattr(prompts, "COUNTED_TOKENS", 4)
         assert phrase != PHRASE or "request has at least " in str(ask(running.port, path, body))
     assert (status, bool(re.search(phrase, str(answer)))) == (400, True), answer
     if phrase == PHRASE and path != "/completion":

@@ -238,7 +238,7 @@ class Gone(io.StringIO):
 def test_terminal_that_is_gone_ends_no_load(term: str, has_bar: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Gone())
-    StartLog(Options()).progress(ModelFile(DEMO_PATH, "demo"), 0.5)
+    StartLog(Options()).on_progress(ModelFile(DEMO_PATH, "demo"), 0.5)
     assert bool(sys.stderr.n_writes) == has_bar
     with restored():
         stderr_log.log_to_stderr()

@@ -351,8 +351,8 @@ def test_state_of_a_client(change, state):
         ours, _ = listener.accept()
         with ours:
             change(sock)
-            wait_for(lambda: clients.state_of(ours) is state)
-            assert clients.state_of(ours) is state
+            wait_for(lambda: clients.client_state(ours) is state)
+            assert clients.client_state(ours) is state
 
 
 @linux
@@ -364,12 +364,12 @@ def test_state_of_a_client_without_epoll_has_no_limit_of_descriptors(number: int
     monkeypatch.delattr(select, "POLLRDHUP")
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, number)) as copy:
-        assert clients.state_of(copy) is clients.ClientState.OPEN
+        assert clients.client_state(copy) is clients.ClientState.OPEN
         theirs.sendall(b"x")
-        assert clients.state_of(copy) is clients.ClientState.OPEN
+        assert clients.client_state(copy) is clients.ClientState.OPEN
         copy.recv(1)
         half_close(theirs)
-        assert clients.state_of(copy) is clients.ClientState.SHUT_DOWN
+        assert clients.client_state(copy) is clients.ClientState.SHUT_DOWN
 
 
 @linux

@@ -153,7 +153,7 @@ class ArgumentReader:
     def _begins_element(self) -> Reader[bool]:
         """Read white space and the start of an element; nothing if another text is next."""
         start = self._format.before_key
-        self._cursor.begin()
+        self._cursor.begin_record()
         yield from self._cursor.read_run()
         if (yield from self._cursor.read_one_of(start, self._any_end, *self._call_ends)) == start:
             self._cursor.end_record()

@@ -83,7 +83,7 @@ def _listed_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[No
                 yield from ObjectReader(format, format.keys, cursor, calls).read()
             if calls.is_open:  # The arguments are broken or cut: what follows was read with them.
                 return
-            cursor.begin()  # The separator stays unread if no call follows.
+            cursor.begin_record()  # The separator stays unread if no call follows.
             yield from cursor.read_end(",", ";")
     except Mismatch:
         if calls.n_begun == n_before:

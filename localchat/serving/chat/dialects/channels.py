@@ -31,7 +31,7 @@ class ChannelParser(OutputParser):
         if self._prompt_end.header is not None:
             yield from self._message(self._prompt_end.header, "")
         while (yield from cursor.has_text()):
-            cursor.begin()
+            cursor.begin_record()
             header = yield from self._header()
             text = cursor.end_record()
             if header is not None:

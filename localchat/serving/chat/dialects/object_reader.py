@@ -65,7 +65,7 @@ class ObjectReader:
 
     def _field(self) -> Reader[None]:
         if self._has_begun:
-            self.cursor.begin()
+            self.cursor.begin_record()
         key = yield from self._key()
         # Without an opener, the object may be JSON content, which must be streamed without delay.
         if not self.format.opener and key not in (self.keys.name, *self._argument_keys, self._id_key, "type"):
@@ -106,7 +106,7 @@ class ObjectReader:
         """Emit the arguments, which are next."""
         self._has_arguments = True
         if (yield from self.cursor.is_next('"')):
-            self.cursor.begin()
+            self.cursor.begin_record()
             self.calls.arguments(_object_text((yield from read_value(self.cursor))))
         else:
             self.cursor.end_record()

@@ -325,7 +325,7 @@ class OutputParser:
         """Run the reader of a call, and read the white space after the call. If it finds none, read nothing."""
         cursor = self._cursor
         with self._raw_text.of_call():
-            cursor.begin()
+            cursor.begin_record()
             cursor.take(len(prefix))
             try:
                 while skipped and (yield from cursor.read_end(*skipped)):

@@ -51,7 +51,7 @@ def read_container(cursor: Cursor) -> Reader[tuple[str, str]]:
 
     Returns its text as it was generated, and corrected; "" and "" if nothing was read.
     """
-    cursor.begin()
+    cursor.begin_record()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
         with contextlib.suppress(Mismatch):

@@ -7,6 +7,7 @@
     jinja.py              renders the template in Jinja's sandbox
     missing_text.py       finds a text of the conversation that the prompt does not have
     capabilities.py       what the template supports
+    messages.py           the types of messages, and how several become one
 
 The capabilities are found once, when a template is compiled, by rendering small test conversations.
 """

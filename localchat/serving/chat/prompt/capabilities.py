@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Callable, NamedTuple
 
+from ...core.request import NO_PARAMETERS
 from .control_tokens import without_markers
 from .jinja import TemplateError
+from .messages import REASONING_KEYS, Messages
 from .missing_text import missing_text
-
-Message = dict[str, Any]
-Messages = Sequence[Mapping[str, Any]]
-NO_PARAMETERS = {"type": "object", "properties": {}}
-"""The schema of the arguments of a tool that declares none."""
 
 
 class Capabilities(NamedTuple):
@@ -47,67 +44,92 @@ Render = Callable[[Messages, "Messages | None", Capabilities], str]
 
 
 def find_capabilities(source: str, render: Render) -> Capabilities:
-    """Find the capabilities of the template with this Jinja source.
+    """Find the capabilities of the template with this Jinja source."""
+    tests = _Tests(source, render)
+    # Each step prepares its test conversations for the capabilities that the steps before it have found.
+    capabilities = tests.content()
+    capabilities = tests.roles_and_tools(capabilities)
+    capabilities = tests.calls(capabilities)
+    capabilities = tests.reasoning(capabilities)
+    return tests.combinations(capabilities)
+
+
+class _Tests:
+    """Tests of a template.
 
     Capabilities that change how a message is prepared are found by trying each preparation. The first one with which
     the template prints the test word is chosen.
     """
 
-    def shows(messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
+    def __init__(self, source: str, render: Render) -> None:
+        self._source = source
+        self._render = render
+
+    def content(self) -> Capabilities:
+        variants = [
+            Capabilities(typed_content=typed, no_tools=no_tools) for typed in (False, True) for no_tools in (None, ())
+        ]
+        return self._first_with_word(_USER, variants) or Capabilities()
+
+    def roles_and_tools(self, capabilities: Capabilities) -> Capabilities:
+        with_developer = capabilities._replace(has_developer_role=True)
+        return capabilities._replace(
+            # Both tests are needed: some templates print any role, and some contain the word for another purpose.
+            has_developer_role="developer" in self._source and self._prints_word(_DEVELOPER, with_developer),
+            has_system_role=self._prints_word(_SYSTEM, capabilities),
+            # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
+            shows_tools="tools" in self._source or self._prints_word(_OTHER_USER, capabilities, tools=_TOOLS),
+        )
+
+    def calls(self, capabilities: Capabilities) -> Capabilities:
+        variants = [
+            capabilities._replace(null_content=null_content, short_ids=short_ids, text_arguments=text_arguments)
+            for null_content, short_ids, text_arguments in itertools.product((False, True), repeat=3)
+        ]
+        return self._first_with_word(_CALL, variants) or capabilities._replace(shows_calls=False)
+
+    def reasoning(self, capabilities: Capabilities) -> Capabilities:
+        keys = [key for key in REASONING_KEYS if re.search(rf"[.'\"]{key}\b", self._source)]
+        capabilities = capabilities._replace(reasoning_key=keys[0] if keys else REASONING_KEYS[0])
+        variants = [capabilities]
+        if re.search("""['"]thinking['"]""", self._source):
+            variants.append(capabilities._replace(reasoning_part=True))
+        return self._first_with_word(_REASONING, variants) or capabilities
+
+    def combinations(self, capabilities: Capabilities) -> Capabilities:
+        """Find what the template refuses or leaves out of messages with several parts."""
+        shows_calls = capabilities.shows_calls
+        return capabilities._replace(
+            prints_texts=self._prints_texts(capabilities),
+            lone_reasoning=shows_calls and not self._prints_word(_REASONING_AND_CALL, capabilities),
+            shows_results=self._prints_word(_RESULT, capabilities),
+            one_call=shows_calls and not self._prints_word(_TWO_CALLS, capabilities),
+            only_objects=shows_calls and not self._prints_word(_CALL_WITH_TEXT, capabilities),
+        )
+
+    def _first_with_word(self, messages: Messages, variants: Iterable[Capabilities]) -> Capabilities | None:
+        return next((variant for variant in variants if self._prints_word(messages, variant)), None)
+
+    def _prints_word(self, messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
+        """Whether the template prints the test word."""
         try:
-            text = render(messages, tools, capabilities)
+            text = self._render(messages, tools, capabilities)
         except TemplateError:
             return False
         # Single quotes show that the template prints a dict in Python's notation, so it needs arguments as JSON text.
         return _TEST_WORD in text and "'" + _TEST_WORD not in text
 
-    def first_that_shows(messages: Messages, variants: Iterable[Capabilities]) -> Capabilities | None:
-        return next((variant for variant in variants if shows(messages, variant)), None)
-
-    variants = (
-        Capabilities(typed_content=typed, no_tools=no_tools) for typed in (False, True) for no_tools in (None, ())
-    )
-    capabilities = first_that_shows(_USER, variants) or Capabilities()
-    reasoning_keys = [key for key in REASONING_KEYS if re.search(rf"[.'\"]{key}\b", source)]
-    with_developer = capabilities._replace(has_developer_role=True)
-    capabilities = capabilities._replace(
-        # Both tests are needed: some templates print any role, and some contain the word for another purpose.
-        has_developer_role="developer" in source and shows(_DEVELOPER, with_developer),
-        has_system_role=shows(_SYSTEM, capabilities),
-        # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
-        shows_tools="tools" in source or shows(_OTHER_USER, capabilities, tools=_TOOLS),
-        reasoning_key=reasoning_keys[0] if reasoning_keys else REASONING_KEYS[0],
-    )
-    variants = (
-        capabilities._replace(null_content=null_content, short_ids=short_ids, text_arguments=text_arguments)
-        for null_content, short_ids, text_arguments in itertools.product((False, True), repeat=3)
-    )
-    capabilities = first_that_shows(_CALL, variants) or capabilities._replace(shows_calls=False)
-    may_read_parts = re.search("""['"]thinking['"]""", source)
-    with_part = [capabilities._replace(reasoning_part=True)] if may_read_parts else []
-    capabilities = first_that_shows(_REASONING, [capabilities, *with_part]) or capabilities
-    return capabilities._replace(
-        prints_texts=_prints_texts(render, capabilities),
-        lone_reasoning=capabilities.shows_calls and not shows(_REASONING_AND_CALL, capabilities),
-        shows_results=shows(_RESULT, capabilities),
-        one_call=capabilities.shows_calls and not shows(_TWO_CALLS, capabilities),
-        only_objects=capabilities.shows_calls and not shows(_CALL_WITH_TEXT, capabilities),
-    )
-
-
-def _prints_texts(render: Render, capabilities: Capabilities) -> bool:
-    try:
-        prompt = render([{"role": "user", "content": _ANY_TEXT}], None, capabilities)
-    except TemplateError:
-        return False
-    return missing_text(without_markers(prompt), [{"role": "user", "content": _ANY_TEXT}], lambda text: text) is None
+    def _prints_texts(self, capabilities: Capabilities) -> bool:
+        messages = [{"role": "user", "content": _ANY_TEXT}]
+        try:
+            prompt = self._render(messages, None, capabilities)
+        except TemplateError:
+            return False
+        return missing_text(without_markers(prompt), messages, lambda text: text) is None
 
 
 # A text in which templates could change something.
 _ANY_TEXT = 'A "text"\n\n  of <b>three</b> lines,\nsuch as `x = {1: 2}` & more'
-
-# The fields of a message from which templates read reasoning.
-REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
 
 # The test conversations. Fields that are not tested have another word.
 _TEST_WORD = "needle"

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ...core.request import SYSTEM_ROLES
 from ...core.tool_results import results_of_calls
-from .capabilities import REASONING_KEYS, Capabilities, Messages
-from .missing_text import SYSTEM_ROLES
+from .capabilities import Capabilities
+from .messages import Messages, are_texts_of_one_role, joined
 
 
 def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Messages, Capabilities]]:
@@ -27,12 +28,12 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
     # One system message, at the start: Qwen 3.5 refuses a later one. No text beside calls: Llama 3.1 leaves it out.
     simple = _systems_at_start(_split_calls(messages))
     yield simple, capabilities
-    # No two texts of one role in a row: Mistral Nemo refuses them.
-    joined = _joined(simple)
-    yield joined, capabilities
+    # No two texts of one role in a row, and no text of the user after a result: Mistral Nemo refuses them.
+    alternating = joined(simple, _is_continued_by)
+    yield alternating, capabilities
     # The user first, then the assistant in turn; calls and results are texts: Gemma 2 refuses other conversations.
     text_only = capabilities._replace(shows_calls=False, shows_results=False, one_call=False)
-    in_turns = _from_user(joined)
+    in_turns = _from_user(alternating)
     yield in_turns, text_only
     # The system message and the tools are texts, too: Command R+ leaves out a text beside calls otherwise.
     yield in_turns, text_only._replace(has_system_role=False, shows_tools=False)
@@ -71,30 +72,18 @@ def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
 
 def _systems_at_start(messages: Iterable[Mapping[str, Any]]) -> Messages:
     """The messages, where those of the system at the start are one, and later ones are messages of the user."""
-    groups: list[list[Mapping[str, Any]]] = []
-    for message in messages:
-        is_system = message["role"] in SYSTEM_ROLES
-        if is_system and len(groups) == 1 and groups[0][0]["role"] in SYSTEM_ROLES:
-            groups[0].append(message)
-        else:
-            groups.append([{**message, "role": "user"} if is_system and groups else message])
-    return list(map(joined_message, groups))
+    left = deque(messages)
+    at_start: list[Mapping[str, Any]] = []
+    while left and left[0]["role"] in SYSTEM_ROLES:
+        at_start.append(left.popleft())
+    later = [{**message, "role": "user"} if message["role"] in SYSTEM_ROLES else message for message in left]
+    return [*joined(at_start, lambda first, message: True), *later]
 
 
-def _joined(messages: Messages) -> Messages:
-    """The messages, where the texts of one role in a row are one message.
-
-    A text of the user after a result of a tool is appended to the message of the result.
-    """
-    groups: list[list[Mapping[str, Any]]] = []
-    for message in messages:
-        first = groups[-1][0] if groups else None
-        is_after_result = first is not None and (first["role"], message["role"]) == ("tool", "user")
-        if first is not None and (is_after_result or can_join(first, message)):
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    return list(map(joined_message, groups))
+def _is_continued_by(first: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+    """Whether a message has the same role, or is a text of the user after a result of a tool."""
+    is_after_result = (first["role"], message["role"]) == ("tool", "user")
+    return is_after_result or are_texts_of_one_role(first, message)
 
 
 def _from_user(messages: Messages) -> Messages:
@@ -104,21 +93,3 @@ def _from_user(messages: Messages) -> Messages:
     if after and after[0]["role"] == "user":
         return messages
     return [*messages[:n_systems], {"role": "user", "content": ""}, *after]
-
-
-def can_join(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two messages are texts of one role. Calls and results stay apart, since each result belongs to a call."""
-    has_calls = "tool_calls" in first or "tool_calls" in second
-    return first["role"] == second["role"] != "tool" and not has_calls
-
-
-def joined_message(messages: Messages) -> Mapping[str, Any]:
-    """The first message, with the texts and the reasoning of the others after its own, separated by blank lines."""
-    if len(messages) == 1:
-        return messages[0]
-    joined = dict(messages[0])
-    for key in ("content", *REASONING_KEYS):
-        texts = [text for message in messages if isinstance(text := message.get(key), str) and text]
-        if texts:
-            joined[key] = "\n\n".join(texts)
-    return joined

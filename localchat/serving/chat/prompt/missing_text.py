@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from jinja2.utils import htmlsafe_json_dumps
 
-SYSTEM_ROLES = ("system", "developer")
+from ...core.request import SYSTEM_ROLES
 
 
 def missing_text(
@@ -19,13 +19,18 @@ def missing_text(
     without_reasoning: Callable[[str], str],
     replaced: Sequence[str] = (),
 ) -> int | None:
-    """The index of the first message of which the prompt lacks a text, after those before it; None: it has all.
+    """The index of the first message with a text that the prompt lacks behind the texts before it; None: it has all.
 
-    A message has its content, and the strings in the arguments of its calls. System messages and calls have an order of
-    their own: templates print system messages elsewhere, and a call may follow the result of the one before. A text may
-    be printed as JSON or without its white space, since templates strip texts, and without the texts that the template
-    replaces (`replaced`), such as "/no_think". `without_reasoning` returns the text of an assistant message without the
-    reasoning in it, which templates leave out of earlier messages.
+    The texts of a message are its content, and the strings in the arguments of its calls. What templates do with texts
+    is no lack:
+
+        they print system messages elsewhere, so these have an order of their own
+        they print calls behind results, so calls have an order of their own, too
+        they sort the arguments of a call
+        they strip texts, so white space does not count
+        they print texts as JSON
+        they replace texts in others, such as "/no_think": those in `replaced` do not count
+        they leave out the reasoning of earlier messages: `without_reasoning` returns a text of the assistant without it
     """
     if _missing(prompt, messages, without_reasoning, lambda text: [text.strip()]) is None:
         return None
@@ -52,22 +57,22 @@ def _missing(
     prompt: str,
     messages: Sequence[Mapping[str, Any]],
     without_reasoning: Callable[[str], str],
-    forms: Callable[[str], Iterable[str]],
+    spellings: Callable[[str], Iterable[str]],
 ) -> int | None:
-    """`missing_text`, where `forms` returns the forms that a text may have in this prompt.
+    """`missing_text`, where `spellings` returns how a text may be written in this prompt.
 
-    Each text is searched after those before, so the time is linear.
+    Each text is searched behind those before, so the time is linear.
     """
     end = system_end = call_end = 0
     for index, message in enumerate(messages):
         text = message.get("content") or ""
         if message["role"] in SYSTEM_ROLES:
-            system_end = _end_of(prompt, [forms(text)], system_end)
+            system_end = _end_of(prompt, [spellings(text)], system_end)
         elif message["role"] == "assistant":
-            end = _end_of(prompt, [forms(without_reasoning(text))], end)
-            call_end = _end_of(prompt, map(forms, _call_texts(message)), call_end)
+            end = _end_of(prompt, [spellings(without_reasoning(text))], end)
+            call_end = _end_of(prompt, map(spellings, _call_texts(message)), call_end)
         else:
-            end = _end_of(prompt, [forms(text)], end)
+            end = _end_of(prompt, [spellings(text)], end)
         if min(end, system_end, call_end) < 0:
             return index
     return None
@@ -76,11 +81,11 @@ def _missing(
 def _end_of(prompt: str, texts: Iterable[Iterable[str]], start: int) -> int:
     """Where the last of these texts ends, each of which the prompt has behind `start`; -1 if it lacks one.
 
-    A text is given by the forms that it may have.
+    Each text is a list of its spellings.
     """
     end = start
-    for forms in texts:
-        ends = (_end_of_form(prompt, form, end, start) for form in forms)
+    for spellings in texts:
+        ends = (_end_of_spelling(prompt, spelling, end, start) for spelling in spellings)
         end_of_text = next((place for place in ends if place >= 0), -1)
         if end_of_text < 0:
             return -1
@@ -88,15 +93,15 @@ def _end_of(prompt: str, texts: Iterable[Iterable[str]], start: int) -> int:
     return end
 
 
-def _end_of_form(prompt: str, form: str, after: int, start: int) -> int:
-    """Where a form of a text ends, searched behind `after`, then behind `start`; -1 if it is not there.
+def _end_of_spelling(prompt: str, spelling: str, after: int, start: int) -> int:
+    """Where a spelling of a text ends, searched behind `after`, then behind `start`; -1 if it is not there.
 
     Some templates sort the arguments of a call, so a text may stand before the last one.
     """
-    place = prompt.find(form, after)
+    place = prompt.find(spelling, after)
     if place < 0 and start < after:
-        place = prompt.find(form, start)
-    return place + len(form) if place >= 0 else -1
+        place = prompt.find(spelling, start)
+    return place + len(spelling) if place >= 0 else -1
 
 
 def _call_texts(message: Mapping[str, Any]) -> Iterator[str]:

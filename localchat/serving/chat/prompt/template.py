@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Any, Callable
 
 from ..dialects import detect
-from .capabilities import Capabilities, Messages, find_capabilities
+from .capabilities import Capabilities, find_capabilities
 from .control_tokens import ControlTokens, TextPart, without_markers
 from .conversation import forms, with_results_in_order
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
+from .messages import Messages
 from .missing_text import missing_text, replaced_texts
 from .template_messages import adapt_messages, whole_tool
 
@@ -54,7 +55,7 @@ class ChatTemplate:
         self.source = source or CHATML
         self.dialect = detect(self.source)
         self._control_tokens = _control_tokens(frozenset(special_texts))
-        # A string of a request that is one of these words may be compared with it.
+        # The template may compare a string of a request with one of these words, so such a string gets no marker.
         self._words = _ROLES.union(re.findall(r"\w+", self.source))
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._bos = bos_token if add_bos else ""
@@ -82,26 +83,38 @@ class ChatTemplate:
         refuses every form, or prints none of them whole.
         """
         deadline = new_deadline()
-        problem: TemplateError | None = None
+        # Texts of the prompt come in this order, which `_check_whole` relies on.
+        ordered = with_results_in_order(messages)
+        first_error: TemplateError | None = None
         try:
             fixed = {**self._marked_variables(variables or {}), "add_generation_prompt": add_generation_prompt}
-            ordered = with_results_in_order(messages)
             for form, capabilities in forms(ordered, self.capabilities):
                 try:
-                    adapted = self.marked(self._adapted(form, tools, capabilities))
-                    shown_tools = tools if capabilities.shows_tools and tools else ()
-                    marked_tools = self.marked(list(map(whole_tool, shown_tools))) or capabilities.no_tools
-                    prompt = self._rendered({**fixed, "messages": adapted, "tools": marked_tools}, deadline)
+                    prompt = self._render_form(form, tools, capabilities, fixed, deadline)
                     self._check_whole(prompt, ordered, messages, paths)
                 except TemplateError as error:
-                    problem = problem or TemplateError(without_markers(str(error)), error.param)
+                    first_error = first_error or TemplateError(without_markers(str(error)), error.param)
                 else:
                     # A BOS in a text of the request has markers around it, so it is not taken for that of the prompt.
                     return prompt if prompt.startswith(self._bos) else self._bos + prompt
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
-        assert problem is not None, "there is a form"
-        raise problem
+        assert first_error is not None, "there is a form"
+        raise first_error
+
+    def _render_form(
+        self,
+        messages: Messages,
+        tools: Messages | None,
+        capabilities: Capabilities,
+        variables: Mapping[str, Any],
+        deadline: float,
+    ) -> str:
+        """Render one form of the conversation, for the capabilities that it may use."""
+        marked_messages = self.marked(self._adapted(messages, tools, capabilities))
+        shown_tools = tools if capabilities.shows_tools and tools else ()
+        marked_tools = self.marked(list(map(whole_tool, shown_tools))) or capabilities.no_tools
+        return self._rendered({**variables, "messages": marked_messages, "tools": marked_tools}, deadline)
 
     def _check_whole(self, prompt: str, ordered: Messages, messages: Messages, paths: Sequence[str]) -> None:
         """Raise TemplateError if a text of the messages is not in the prompt.

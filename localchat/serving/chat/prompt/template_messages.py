@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
+from ...core.request import NO_PARAMETERS
 from ...core.tool_results import results_of_calls
-from .capabilities import NO_PARAMETERS, Capabilities, Message, Messages
-from .conversation import can_join, joined_message
+from .capabilities import Capabilities
+from .messages import Message, Messages, are_texts_of_one_role, joined
 
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 """Writes tool calls, each with `name` and `arguments`, in the format of a model family."""
@@ -50,7 +51,7 @@ def adapt_messages(
     texts: Messages = [_as_text(message, capabilities, write_calls) for message in adapted]
     # Templates that lack a role often require alternating roles, too.
     if not (capabilities.shows_tools and capabilities.shows_results and capabilities.has_system_role):
-        texts = _join_adjacent(texts)
+        texts = joined(texts, are_texts_of_one_role)
     return [_with_content(message, capabilities) for message in texts]
 
 
@@ -145,18 +146,6 @@ def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWri
     if role == "tool" and not capabilities.shows_results:
         return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
     return {**message, "role": "user"} if role == "system" and not capabilities.has_system_role else message
-
-
-def _join_adjacent(messages: Messages) -> Messages:
-    """Join adjacent texts of the same role."""
-    groups: list[list[Mapping[str, Any]]] = []
-    for message in messages:
-        first = groups[-1][0] if groups else None
-        if first is not None and can_join(first, message):
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    return list(map(joined_message, groups))
 
 
 def _with_content(message: Mapping[str, Any], capabilities: Capabilities) -> Mapping[str, Any]:
