@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from .errors import ProtocolError, excerpt
+from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
 from .request.arguments import RequestArguments
+from .texts import excerpt
 from .transport.call import Call
 
 DEFAULT_BATCH_SIZE = 256  # The number of texts in one request.

@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
 _EMPTY: Mapping[str, Any] = {}
 
-_HEAD_CHARS = 200  # How much of an unexpected body an error message shows.
-
-
-def excerpt(text: str, limit: int = _HEAD_CHARS) -> str:
-    """Return `text` on one line, cut to `limit` characters, for a message."""
-    line = " ".join(text[: limit * 4].split())
-    return line if len(line) <= limit else line[:limit] + "..."
-
 
 class LocalChatError(Exception):
     """Base of all errors. Subclasses declare their attributes with defaults; keyword arguments set them."""

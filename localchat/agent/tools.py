@@ -21,6 +21,7 @@ from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
 from ..schema.targets import build, json_schema
 from ..schema.variants import with_readable_patterns
+from ..texts import cut
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def prepare(call: ToolCall, tools: Mapping[str, Tool]) -> PreparedCall:
     if tool is None:
         return PreparedCall(call, None, f"there is no tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}")
     if call.arguments is None:
-        return PreparedCall(call, None, f"{call.error}; you wrote: {_shortened(call.arguments_json)}")
+        return PreparedCall(call, None, f"{call.error}; you wrote: {cut(call.arguments_json, _ERROR_CHARS)}")
     try:
         return PreparedCall(call, functools.partial(tool.function, **tool.read(call.arguments)))
     except DoesNotFit as error:
@@ -183,7 +184,7 @@ async def run_call(prepared: PreparedCall, raise_errors: bool, is_async: bool) -
         if raise_errors:
             raise
         log.warning("tool %s failed", call.name, exc_info=error)
-        return _failed(call, _shortened(f"{type(error).__name__}: {error}"))
+        return _failed(call, cut(f"{type(error).__name__}: {error}", _ERROR_CHARS))
 
 
 def _failed(call: ToolCall, reason: str) -> ToolResult:
@@ -224,10 +225,6 @@ def refuse_awaitable(value: object, what: str) -> None:
         value.close()  # Prevents the warning that the coroutine was never awaited.
     if inspect.isawaitable(value) or isinstance(value, AsyncIterator):
         raise TypeError(f"only an AsyncClient can {what}")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + "..."
 
 
 def result_text(value: Any) -> str:

@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import LocalChatError, excerpt
+from ..errors import LocalChatError
+from ..texts import escaped
 
 Json = dict[str, Any]
 
@@ -69,16 +70,6 @@ def reported_failure(server: str, reported: Json, shown: Callable[[str], str], s
     code = code if isinstance(code, int) else None
     text = shown(str(reported.get("message") or "no message"))
     return failure(server, f"{text} (error {code})", code=code, data=reported.get("data"), status=status)
-
-
-def escaped(text: str, limit: int = 200) -> str:
-    """The beginning of a text on one line, with escapes in place of control characters."""
-    return visible(excerpt(text, limit))
-
-
-def visible(text: str) -> str:
-    """A text with escapes in place of control characters, and of others that are not seen or change what is seen."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class LineDecoder:

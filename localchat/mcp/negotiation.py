@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 
 from .. import __version__
 from ..errors import TimedOut
@@ -17,13 +16,11 @@ from . import revisions
 from .features import ClientFeatures
 from .messages import Json, MCPError, failure
 from .revisions import ServerDescription
-from .session import AnyWaiter, Session, Transport, log
+from .session import AnyWaiter, CallLimits, Session, Transport, least_log_level
 
 _CLIENT_INFO = {"name": "localchat", "version": __version__}
 
 _DISCOVER_S = 10.0  # After this time without a result of `server/discover`, a server gets `initialize`.
-
-_LEVELS = ((logging.DEBUG, "debug"), (logging.INFO, "info"), (logging.WARNING, "warning"), (logging.ERROR, "error"))
 
 
 class Negotiation:
@@ -89,23 +86,25 @@ class Negotiation:
 
     async def _request_description(self, waiter: AnyWaiter, revision: str, timeout: Timeout | None = None) -> Json:
         params = {"_meta": request_meta(revision, self._features)}
-        limits = timeout or self._timeout
+        limits = CallLimits.of(timeout or self._timeout)
         return await self._session.request(waiter, "server/discover", params, limits, reports_cancel=False)
 
     async def _initialize(self, waiter: AnyWaiter, revision: str) -> ServerDescription:
         params = {"protocolVersion": revision, "capabilities": self._features.capabilities, "clientInfo": _CLIENT_INFO}
-        result = await self._session.request(waiter, "initialize", params, self._timeout, reports_cancel=False)
+        limits = CallLimits.of(self._timeout)
+        result = await self._session.request(waiter, "initialize", params, limits, reports_cancel=False)
         chosen = result.get("protocolVersion")
         if chosen not in revisions.LEGACY:
             raise self._error(f"it speaks the revision {chosen!r:.40}, this client {', '.join(revisions.LEGACY)}")
         self._transport.revision = chosen
-        await self._session.notify_and_wait(waiter, "notifications/initialized", self._timeout)
+        await self._session.notify_and_wait(waiter, "notifications/initialized", CallLimits.of(self._timeout))
         description = ServerDescription.of(chosen, result)
         if description.reports_tools or "logging" in description.capabilities or self._features.functions:
             self._transport.listen()
         if "logging" in description.capabilities:
             with contextlib.suppress(MCPError):
-                await self._session.request(waiter, "logging/setLevel", {"level": _log_level()}, self._timeout)
+                limits = CallLimits.of(self._timeout)
+                await self._session.request(waiter, "logging/setLevel", {"level": least_log_level()}, limits)
         return description
 
     def _error(self, reason: str) -> MCPError:
@@ -118,11 +117,5 @@ def request_meta(revision: str, features: ClientFeatures) -> Json:
         revisions.VERSION_KEY: revision,
         f"{revisions.PREFIX}clientInfo": _CLIENT_INFO,
         f"{revisions.PREFIX}clientCapabilities": features.capabilities,
-        f"{revisions.PREFIX}logLevel": _log_level(),
+        f"{revisions.PREFIX}logLevel": least_log_level(),
     }
-
-
-def _log_level() -> str:
-    """The least level of messages that the logger takes, by its name in the protocol."""
-    level = log.getEffectiveLevel()
-    return next((name for limit, name in _LEVELS if level <= limit), "critical")

@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
 from ..schema import targets
+from ..texts import escaped
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
 from ..transport.sockets import run_blocking
-from ..transport.timeouts import Timeout, TotalDeadline
+from ..transport.timeouts import Timeout
 from . import revisions
 from .features import ClientFeatures, RequestFunction, UnsupportedRequest
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
-from .messages import Json, MCPError, escaped, failure
+from .messages import Json, MCPError, failure
 from .names import command_name, free_name, is_url, url_name
 from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport
 from .results import MCPResult, read_result
 from .revisions import ServerDescription
-from .session import AnyWaiter, Progress, Session, Transport, Waiter, log
+from .session import AnyWaiter, CallLimits, Progress, Session, Transport, Waiter, log
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -145,13 +146,16 @@ class BaseMCPServer:
             raise RuntimeError(f"{self!r} is not started: use it in a `with` block")
         return self._session
 
+    def _limits(self, timeout: Timeout | float | None) -> CallLimits:
+        """The limits of a call, for its option `timeout`."""
+        return CallLimits.of(self._timeout if timeout is None else Timeout.of(timeout))
+
     async def _request(
         self,
         waiter: AnyWaiter,
         method: str,
         params: Json,
-        timeout: Timeout | float | None = None,
-        total: TotalDeadline | None = None,
+        limits: CallLimits | None = None,
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Json:
@@ -161,8 +165,7 @@ class BaseMCPServer:
         the request is sent again with it.
         """
         session = self._ready_session()
-        limits = self._timeout if timeout is None else Timeout.of(timeout)
-        total = total or TotalDeadline(limits.total)  # That of all rounds.
+        limits = limits or self._limits(None)
         if revisions.is_modern(self.revision):
             params = {**params, "_meta": request_meta(self.revision, self._features)}
         input_params: Json = {}  # Those with the input that the server has requested.
@@ -172,7 +175,6 @@ class BaseMCPServer:
                 method,
                 {**params, **input_params},
                 limits,
-                total=total,
                 headers=headers,
                 on_progress=on_progress,
                 reports_cancel=not self._is_stateless_http,
@@ -209,9 +211,7 @@ class BaseMCPServer:
     async def _ping(self, waiter: AnyWaiter) -> None:
         await self._request(waiter, "server/discover" if revisions.is_modern(self.revision) else "ping", {})
 
-    async def _list(
-        self, waiter: AnyWaiter, timeout: Timeout | float | None = None, total: TotalDeadline | None = None
-    ) -> dict[str, Json]:
+    async def _list(self, waiter: AnyWaiter, limits: CallLimits | None = None) -> dict[str, Json]:
         """The tools by their names: as they were listed, if the server reports changes and has reported none."""
         session = self._ready_session()
         session.check_open()
@@ -224,7 +224,7 @@ class BaseMCPServer:
         cursor: Any = None
         for _ in range(_MAX_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            page = await self._request(waiter, "tools/list", params, timeout, total)
+            page = await self._request(waiter, "tools/list", params, limits)
             tools, ttl_ms = page.get("tools"), page.get("ttlMs")
             if not isinstance(tools, list):
                 raise self._error("the result of tools/list has no list of tools")
@@ -297,11 +297,11 @@ class BaseMCPServer:
     ) -> MCPResult:
         params = {"name": name, "arguments": dict(arguments or {})}
         report = on_progress or (lambda progress: None)
-        total = TotalDeadline((self._timeout if timeout is None else Timeout.of(timeout)).total)
+        limits = self._limits(timeout)
 
         async def request() -> Json:
-            headers = await self._argument_headers(waiter, params, timeout, total)
-            return await self._request(waiter, "tools/call", params, timeout, total, headers, report)
+            headers = await self._argument_headers(waiter, params, limits)
+            return await self._request(waiter, "tools/call", params, limits, headers, report)
 
         try:
             result = await request()
@@ -319,13 +319,11 @@ class BaseMCPServer:
             raise self._error(f"the result of {escaped(name)} is not valid: {error}") from error
         return tool_result
 
-    async def _argument_headers(
-        self, waiter: AnyWaiter, params: Json, timeout: Timeout | float | None, total: TotalDeadline
-    ) -> dict[str, str]:
+    async def _argument_headers(self, waiter: AnyWaiter, params: Json, limits: CallLimits) -> dict[str, str]:
         """The headers with arguments of a call, for which the tools must have been listed."""
         if not self._is_stateless_http:
             return {}
-        definition = (await self._list(waiter, timeout, total)).get(params["name"], {})
+        definition = (await self._list(waiter, limits)).get(params["name"], {})
         return argument_headers(definition.get("inputSchema", {}), params["arguments"])
 
     def _error(self, reason: str) -> MCPError:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import LocalChatError, TimedOut
+from ..texts import escaped
 from ..transport.secrets import Secrets
 from ..transport.sockets import start_thread
 from ..transport.timeouts import Deadlines, Timeout, TotalDeadline
@@ -30,7 +31,6 @@ from .messages import (
     PARSE_ERROR,
     Json,
     encode,
-    escaped,
     failure,
     parse_messages,
     reported_failure,
@@ -38,9 +38,20 @@ from .messages import (
 
 log = logging.getLogger("localchat.mcp")
 
-# The levels of messages that servers want to be logged. Others are logged as information.
-_LOG_LEVELS = {"debug": logging.DEBUG, "warning": logging.WARNING}
-_LOG_LEVELS.update(dict.fromkeys(("error", "critical", "alert", "emergency"), logging.ERROR))
+# The levels of messages that servers want to be logged, in the order of their severity.
+_LOG_LEVELS = {
+    "debug": logging.DEBUG,
+    **dict.fromkeys(("info", "notice"), logging.INFO),
+    "warning": logging.WARNING,
+    **dict.fromkeys(("error", "critical", "alert", "emergency"), logging.ERROR),
+}
+
+
+def least_log_level() -> str:
+    """The least level of messages that the logger takes, by its name in the protocol."""
+    level = log.getEffectiveLevel()
+    return next((name for name, limit in _LOG_LEVELS.items() if level <= limit), "critical")
+
 
 # On Windows, Ctrl-C does not interrupt a wait, so it is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else 3600.0
@@ -87,6 +98,18 @@ class Waiter:
 
     async def run(self, function: Callable[[], Any]) -> Any:
         return function()
+
+
+class CallLimits(NamedTuple):
+    """The timeouts of the requests of one call, which have one total deadline."""
+
+    timeout: Timeout
+    total: TotalDeadline
+
+    @classmethod
+    def of(cls, timeout: Timeout) -> CallLimits:
+        """The limits of a call that begins now."""
+        return cls(timeout, TotalDeadline(timeout.total))
 
 
 class Outgoing:
@@ -191,17 +214,15 @@ class Session:
         waiter: AnyWaiter,
         method: str,
         params: Json,
-        timeout: Timeout,
+        limits: CallLimits,
         *,
-        total: TotalDeadline | None = None,
         headers: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], object] | None = None,
         reports_cancel: bool = True,
     ) -> Json:
         """The result of a request. Raises MCPError or TimedOut.
 
-        After a timeout, or if the wait is interrupted, the server is told so, unless `reports_cancel` is False. The
-        requests of one call share `total`.
+        After a timeout, or if the wait is interrupted, the server is told so, unless `reports_cancel` is False.
         """
         request_id = next(self._ids)
         if on_progress is not None:
@@ -212,7 +233,7 @@ class Session:
         try:
             self._send(outgoing, request_id)
             is_sent = True
-            result = await self._wait(waiter, outgoing, timeout, total, on_progress)
+            result = await self._wait(waiter, outgoing, limits, on_progress)
         except BaseException as error:
             if is_sent and not outgoing.is_settled:
                 outgoing.stop()
@@ -226,11 +247,11 @@ class Session:
             raise failure(self.name, f"the result of {method} is no object")
         return result
 
-    async def notify_and_wait(self, waiter: AnyWaiter, method: str, timeout: Timeout) -> None:
+    async def notify_and_wait(self, waiter: AnyWaiter, method: str, limits: CallLimits) -> None:
         """Send a notification, and wait until the transport has delivered it."""
         outgoing = Outgoing({"jsonrpc": "2.0", "method": method}, {}, waiter.wake)
         self._send(outgoing)
-        await self._wait(waiter, outgoing, timeout, None, None)
+        await self._wait(waiter, outgoing, limits, None)
 
     def notify(self, method: str, params: Json) -> None:
         """Send a notification, unless the session has ended."""
@@ -253,12 +274,11 @@ class Session:
         self,
         waiter: AnyWaiter,
         outgoing: Outgoing,
-        timeout: Timeout,
-        total: TotalDeadline | None,
+        limits: CallLimits,
         on_progress: Callable[[Progress], object] | None,
     ) -> Any:
         """The outcome of a message. Each report of progress starts `Timeout.stall`."""
-        deadlines = Deadlines(timeout, total or TotalDeadline(timeout.total))
+        deadlines = Deadlines(limits.timeout, limits.total)
         deadlines.begin("first")
         while True:
             is_settled = outgoing.is_settled  # Before the reports are read, which came before the outcome.

@@ -10,8 +10,9 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import IncompleteStream, ProtocolError, StreamError, excerpt
+from ..errors import IncompleteStream, ProtocolError, StreamError
 from ..events import ErrorEvent, MessageStart, Reply, StreamEvent, Usage, UsageEvent, WarningEvent
+from ..texts import excerpt
 from .choice import OpenChoice
 from .payloads import Json, as_integer, dump, find_usage, non_blank
 from .reported_errors import is_plain_payload, may_report_error, parse_error, read_report

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ..errors import excerpt
+from ..texts import excerpt
 from .payloads import Json, dump
 
 # The marks of JSON that open and close values: escapes (the last one may be cut), quotes and brackets.

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from ..errors import excerpt
 from ..events import (
     Annotations,
     AudioDelta,
@@ -17,6 +16,7 @@ from ..events import (
     ToolCall,
     WarningEvent,
 )
+from ..texts import excerpt
 from .audio import ChoiceAudio
 from .choice_text import ChoiceText
 from .content_parts import is_plain_text, is_thinking, part_texts

@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..errors import ProtocolError, excerpt
+from ..errors import ProtocolError
 from ..sse import BOM, ServerSentEvent, SSEDecoder, SSEError, is_damaged
+from ..texts import excerpt
 from .payloads import Json
 
 _DECODER = json.JSONDecoder()

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from ..errors import excerpt
 from ..events import ErrorEvent
+from ..texts import excerpt
 from .finish_reason import normal_reason
 from .payloads import Json, as_list, dump, non_blank
 

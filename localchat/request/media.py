@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 from urllib.parse import unquote, unquote_to_bytes
 
-from ..errors import excerpt
+from ..texts import excerpt
 from .prompts import Prompt, as_messages
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]

@@ -376,6 +376,8 @@ def _hint(name: str, known: Any) -> str:
     """What to do about an unknown name, as the end of the message."""
     import difflib  # Late: only an error needs it.
 
+    if name == "extra_body" and known is RequestOptions:
+        return ": the body is the argument json"
     if name == "stream":
         return ": chat, complete and run return a Reply, stream and run_stream an iterator"
     if name in ClientOptions.__annotations__ and known is not ClientOptions:

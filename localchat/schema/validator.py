@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from ..texts import cut
+
 Json = dict[str, Any]
 
 _SHOWN_CHARS = 80
@@ -375,5 +377,5 @@ def field_path(path: str, name: str) -> str:
 
 
 def show(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+    """The beginning of a value as JSON, for an error."""
+    return cut(json.dumps(value, ensure_ascii=False, default=repr), _SHOWN_CHARS)

@@ -18,8 +18,8 @@ from ..agent.tools import Tool, ToolResult
 from ..errors import LocalChatError
 from ..events import ToolCall
 from ..mcp import MCPServer, merge_tools, read_servers
-from ..mcp.messages import escaped, visible
 from ..mcp.names import is_url
+from ..texts import escaped, visible
 from .console import delayed_notice, report, write_error
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from ..errors import excerpt
+from ..texts import excerpt
 
 if TYPE_CHECKING:  # Its import takes as long as that of the whole client; the first https request imports it.
     import ssl

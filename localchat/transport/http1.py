@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import IncompleteStream, ProtocolError, excerpt
+from ..errors import IncompleteStream, ProtocolError
+from ..texts import excerpt
 
 # A token of RFC 9110: the name of a header.
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

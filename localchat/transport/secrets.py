@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
-from ..errors import excerpt
+from ..texts import excerpt
 
 MASK = "***"
 

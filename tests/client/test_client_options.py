@@ -78,6 +78,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("complete", ("hi",), {"system": "Be brief."}, "complete has no option 'system'"),
     ("complete", ("hi",), {"tools": []}, "complete has no option 'tools'"),
     ("request", ("POST", "rerank", {}), {"temperature": 1}, "request has no option 'temperature'"),
+    ("request", ("POST", "rerank", {}), {"extra_body": {}}, "no option 'extra_body': the body is the argument json"),
     ("request", ("POST", "rerank", {"top_n": math.nan}), {}, "neither NaN nor infinity"),
     ("request", ("GET /x", "y"), {}, "not a valid HTTP method"),
     ("complete", (None,), {}, "complete takes text, .* not NoneType"),

@@ -113,6 +113,11 @@ class InferenceError(ApiError, status=500, type="inference_error", may_have_path
 
     is_transient = False  # Whether another try may succeed at once.
 
+    def headers(self) -> Mapping[str, str]:
+        """Clients send a request again after status 500, if this header of OpenAI's server does not say otherwise."""
+        is_final = self.status == 500 and not self.is_transient
+        return {**super().headers(), **({"X-Should-Retry": "false"} if is_final else {})}
+
 
 class OutOfResources(InferenceError, status=503, retry_after_s=RETRY_QUEUE_S, is_transient=True):
     """The machine has no memory, open file, process or thread left for this request."""

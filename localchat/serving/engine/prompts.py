@@ -194,7 +194,7 @@ class Prompts:
 def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"This model's maximum context length is {n_ctx} tokens, of which the output needs at least one. However, "
-        f"your request has {least}{n_prompt} tokens: shorten it or start the server with a larger --ctx",
+        f"your request has {least}{n_prompt} tokens: shorten it or its earlier messages, or start with a larger --ctx",
         n_tokens=n_prompt,
         n_ctx=n_ctx,
     )

@@ -156,7 +156,9 @@ class _Reader:
     def _scalar(self, kind: int) -> str:
         code = _SCALARS.get(kind)
         if code is None:
-            raise GGUFError(self._path, f"metadata of an unknown type {kind}, expected one below 13")
+            raise GGUFError(
+                self._path, f"metadata of an unknown type {kind}, expected one below 13: the file is damaged"
+            )
         return code
 
     def skip(self, size: int) -> int:

@@ -8,8 +8,9 @@ from unittest import mock
 import pytest
 
 from localchat.serving.chat.runs.generation import GenerationRun
-from localchat.serving.core.errors import ModelLoading
+from localchat.serving.core.errors import ApiError, ModelLoading, OutOfResources
 from localchat.serving.core.server_options import Options
+from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.loading.service import Service
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from tests.support.chat_requests import HI
@@ -132,6 +133,19 @@ def test_full_queue_is_429_with_retry_after():
         running.gate.release(1000)
         running.wait_until_idle()
         assert running.chat(max_tokens=1)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "headers"),
+    [
+        (EngineError("the file is damaged"), {"X-Should-Retry": "false"}),
+        (EngineDied("killed by SIGKILL"), {}),
+        (OutOfResources("no memory is left"), {"Retry-After": "2"}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_clients_repeat_no_request_that_would_fail_again(error: ApiError, headers: dict[str, str]):
+    assert error.headers() == headers
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ class GenerationRun:
         usage = self.usage()
         counted = Counter(output.finish_reason or "cut" for output in self.outputs)
         ends = ", ".join(reason if n == 1 else f"{n} {reason}" for reason, n in counted.items())
-        return (
-            f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
-            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {ends}"
+        prompt_rate, completion_rate = (
+            "" if rate is None else f" at {rate:.1f}/s" for rate in (usage.prompt_rate, usage.completion_rate)
         )
+        n_in = f"in {usage.n_prompt} ({usage.n_cached} cached){prompt_rate}"
+        return f"{n_in}, out {usage.n_completion}{completion_rate}, {ends}"
