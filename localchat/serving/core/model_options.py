@@ -1,9 +1,9 @@
 """Options: the name, type, default, range and help text of each, declared once.
 
 `ModelOptions` are those of one model, `ServiceOptions` those of a server with several models. `server_options.py` has
-the others, which only `http/` and `server.py` read. `server.py` makes the command line from the declarations,
-`models/sources.py` reads those of mapping files. The docstring of a class is the title of its options in --help. A
-declaration has one line or two, so the formatter leaves these classes as they are.
+the others. `server.py` makes the command line from the declarations, `models/sources.py` reads those of mapping files.
+The docstring of a class is the title of its options in --help. A declaration has one line or two, so the formatter
+leaves these classes as they are.
 """
 
 from __future__ import annotations

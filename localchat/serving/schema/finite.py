@@ -20,9 +20,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from .prepare import Schema
 from .types import declared_types
-from .walk import Node, at_pointer, escaped
+from .walk import Node, Schema, at_pointer, escaped
 
 Goal = Union[Node, "tuple[Node, str]"]
 """What needs a finite value: a schema, or its values of one type, "object" or "array"."""

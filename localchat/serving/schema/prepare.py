@@ -18,30 +18,16 @@ from typing import Any, Callable
 from urllib.parse import quote
 
 from .exclusion import exclude_each_other
-from .patterns import in_json_schema, whole_names
-from .types import is_nullable, is_of_objects, restrictions
-from .walk import (
-    DEFINITIONS,
-    IN_PLACE,
-    at_pointer,
-    escaped,
-    resolved,
-    schemas_of_value,
-    subschemas,
-    target_of,
-    with_children,
-)
+from .patterns import in_json_schema
+from .simplify import keywords_beside_type, simplified
+from .walk import IN_PLACE, Schema, escaped, schemas_of_value, subschemas, target_of, with_children
 
-# The formats that llguidance enforces. By the standard, all others are annotations.
-_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
 # llguidance reads numbers as floats, which have all integers up to this one.
 MAX_INTEGER = 1 << 53
 # The limits of the schemas that are read to prepare one, and of the pairs of branches that are compared for this.
 _MAX_READ, _MAX_PAIRS = 300_000, 50_000
 # A reference to a definition with a simple name, or to the root.
 _DEFINITION = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
-
-Schema = dict[str, Any]
 
 
 class ClosedBy(Enum):
@@ -110,38 +96,6 @@ def _with_pointers(schema: Any) -> Any:
     return schema
 
 
-# The keyword in which `SourcePlaces` keeps the place of a schema. An annotation has no effect on the preparation.
-_SOURCE = "$comment"
-
-
-class SourcePlaces:
-    """The places in a schema of the parts of its prepared one.
-
-    They are read from another preparation, of a copy in which the annotation `_SOURCE` of each schema is its pointer.
-    """
-
-    def __init__(self, schema: Any) -> None:
-        marked = json.loads(json.dumps(schema))
-        for place, part in list(subschemas(marked)):
-            if isinstance(part, dict):
-                part[_SOURCE] = place.pointer
-        self._schema = schema
-        self._prepared = prepared(marked)
-
-    def pointer(self, pointer: str, keyword: str = "") -> str:
-        """The JSON pointer in the schema to what is at `pointer` in the prepared one, with the keyword if it is there.
-
-        A schema that the preparation has added has no place; then that of the schema around it counts.
-        """
-        node, source = {"": self._prepared}, ""
-        for step in pointer.split("/"):
-            node = at_pointer(f"/{step}", node)
-            if isinstance(node, dict) and isinstance(node.get(_SOURCE), str):
-                source = node[_SOURCE]
-        part = at_pointer(source, self._schema)
-        return f"{source}/{keyword}" if isinstance(part, dict) and keyword in part else source
-
-
 class Preparation:
     """The preparation of one schema: what has been read, and the definitions that are added."""
 
@@ -156,20 +110,19 @@ class Preparation:
 
         The order of the steps matters, since each reads what the steps before it write:
 
-        1. leave out defaults, and take {"allOf": [A]} for A;
-        2. complete the type and the names of properties;
-        3. find the parts: the schemas that apply to the same value, some of which may be closed together;
-        4. replace `oneOf` by `anyOf` if its branches exclude each other, which depends on whether they will be closed;
-        5. rewrite the values of the keywords, with the inner schemas, which depends on whether `oneOf` is still there;
-        6. close the schema: allow the names that its parts declare, and no others.
+        1. write it in fewer keywords (`simplify.py`);
+        2. find the parts: the schemas that apply to the same value, some of which may be closed together;
+        3. replace `oneOf` by `anyOf` if its branches exclude each other, which depends on whether they will be closed;
+        4. rewrite the values of the keywords, with the inner schemas, which depends on whether `oneOf` is still there;
+        5. close the schema: allow the names that its parts declare, and no others.
         """
         if not isinstance(schema, dict):
             return schema
         self.count(1)
-        schema = _unwrapped(schema)
+        # The type of objects is added where they may be closed.
+        schema = simplified(schema, self.root, may_lack_type=context.closed_by is ClosedBy.NOTHING)
         if not isinstance(schema, dict):
             return schema
-        schema = _with_listed_names(_with_null(_with_type(schema, context)), context)
         # In the first example of `ClosedBy`, the parts are the schema and its two branches. A schema that is only a
         # choice or a reference declares no names: it has no parts, and its branches are closed by themselves.
         parts = [] if _is_only_choice(schema) else list(schemas_of_value(schema, self.root))
@@ -223,118 +176,13 @@ def _inner_context(keyword: str, context: Context, context_of_parts: Context) ->
     return replace(context, closed_by=ClosedBy.ITSELF)
 
 
-def _keywords(schema: Schema) -> frozenset[str]:
-    """The keywords of a schema that may restrict values, without its type."""
-    return restrictions(schema) - {"type"}
-
-
-# --- the functions that rewrite a schema as a whole ---
-
-
-def _without_defaults(schema: Schema) -> Schema:
-    """A schema without keywords that restrict nothing, or that are none of JSON Schema."""
-
-    def is_default(keyword: str, value: Any) -> bool:
-        if keyword == "propertyNames":
-            allows_all = isinstance(value, dict) and not _keywords(value) and "string" in value.get("type", "string")
-            return value is True or allows_all
-        if keyword == "format":
-            return str(value) not in _FORMATS
-        return keyword == "x-guidance" or (keyword == "uniqueItems" and value is False)
-
-    return {keyword: value for keyword, value in schema.items() if not is_default(keyword, value)}
-
-
-def _unwrapped(schema: Schema) -> Any:
-    """A schema without defaults. {"allOf": [A]} becomes A, with the annotations of both."""
-    schema = _without_defaults(schema)
-    while _keywords(schema) == {"allOf"} and len(schema["allOf"]) == 1 and "type" not in schema:
-        (only,) = schema.pop("allOf")
-        if not isinstance(only, dict):
-            return only
-        source = {_SOURCE: only[_SOURCE]} if _SOURCE in only else {}
-        schema = _without_defaults({**only, **schema, **source})
-    return schema
+# --- choices, and closed objects ---
 
 
 def _is_only_choice(schema: Schema) -> bool:
     """Whether a schema is one of its branches, or the target of its reference, and nothing else."""
-    keywords = _keywords(schema)
+    keywords = keywords_beside_type(schema)
     return len(keywords) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
-
-
-def _with_type(schema: Schema, context: Context) -> Schema:
-    """A schema whose type is that of objects, if it names none and has only keywords of objects."""
-    if is_of_objects(schema) and context.closed_by is not ClosedBy.NOTHING:
-        return {**schema, "type": "object"}
-    types = schema.get("type")
-    return {**schema, "type": types[0]} if isinstance(types, list) and len(types) == 1 else schema
-
-
-def _with_null(schema: Schema) -> Schema:
-    """A schema that allows null by its other keywords, if it has `nullable`.
-
-    {"type": "string", "enum": ["a"], "nullable": true}    to {"type": ["string", "null"], "enum": ["a", null]}
-    {"$ref": "#/$defs/a", "nullable": true}                to {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}
-    """
-    if "nullable" not in schema:
-        return schema
-    is_needed = is_nullable(schema) and bool(restrictions(schema))
-    schema = {keyword: value for keyword, value in schema.items() if keyword != "nullable"}
-    if not is_needed:
-        return schema
-    if schema.keys() & {"$ref", *IN_PLACE} or {"const", "enum"} <= schema.keys():
-        definitions = {keyword: schema.pop(keyword) for keyword in DEFINITIONS & schema.keys()}
-        return {**definitions, "anyOf": [schema, {"type": "null"}]}
-    if "const" in schema:
-        schema["enum"] = [schema.pop("const")]
-    if "enum" in schema:
-        schema["enum"] = [*schema["enum"], None]
-    if "type" in schema:
-        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        schema["type"] = [*types, *({"null"} - set(types))]
-    return schema
-
-
-def _with_listed_names(schema: Schema, context: Context) -> Schema:
-    """A schema with listed names as properties, so that none is repeated, and without `propertyNames` if possible.
-
-        {"patternProperties": {"^(a|b)$": A}}                                 to {"properties": {"a": A, "b": A}}
-        {"propertyNames": {"enum": ["a"]}, "additionalProperties": A}         to {"properties": {"a": A}}
-        {"propertyNames": {"pattern": "^x"}, "additionalProperties": A}       to {"patternProperties": {"^x": A}}
-
-    In the last two, `additionalProperties` becomes false.
-    """
-    names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
-    if isinstance(names, dict) and _keywords(names) == {"$ref"}:
-        names = resolved(names, context.root)
-    properties, patterns = dict(schema.get("properties", {})), dict(schema.get("patternProperties", {}))
-    for pattern in list(patterns):
-        listed = whole_names(pattern)
-        if listed:
-            value = patterns.pop(pattern)
-            for name in listed:
-                properties[name] = {"allOf": [properties[name], value]} if name in properties else value
-    changed: Schema = {"properties": properties} if properties else {}
-    is_replaced = False
-    if isinstance(names, dict) and not patterns:
-        keywords = _keywords(names)
-        if keywords in ({"const"}, {"enum"}) and names.get("type", "string") == "string":
-            values = [names["const"]] if keywords == {"const"} else names["enum"]
-            listed = [name for name in values if isinstance(name, str)]
-            changed["properties"] = {name: properties.get(name, others) for name in listed}
-            is_replaced = True
-        elif not properties and keywords and (keywords == {"pattern"} or keywords <= {"minLength", "maxLength"}):
-            most = int(names["maxLength"]) if "maxLength" in names else ""
-            length = f"^[\\s\\S]{{{int(names.get('minLength', 0))},{most}}}$"
-            patterns = {names.get("pattern", length): others}
-            is_replaced = True
-    if is_replaced:
-        changed["additionalProperties"] = False
-    if patterns:
-        changed["patternProperties"] = patterns
-    dropped = {"patternProperties"} | ({"propertyNames"} if is_replaced else set())
-    return {**{keyword: value for keyword, value in schema.items() if keyword not in dropped}, **changed}
 
 
 def _with_any_of(schema: Schema, context: Context) -> Schema:

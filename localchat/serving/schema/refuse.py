@@ -25,13 +25,14 @@ from .compiler import (
     json_rule,
 )
 from .finite import has_finite_value
-from .prepare import MAX_INTEGER, Schema
+from .prepare import MAX_INTEGER
 from .types import allows_all_of_its_types, possible_types
 from .walk import (
     ANNOTATIONS,
     ROOT,
     Node,
     Place,
+    Schema,
     at_pointer,
     children,
     is_pointer,

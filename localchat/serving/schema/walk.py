@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 from urllib.parse import unquote
 
+Schema = dict[str, Any]
+
 # Keywords whose value is a schema, a list of schemas, or an object of schemas. Values of other keywords are data.
 ONE = frozenset(
     ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
