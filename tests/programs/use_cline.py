@@ -14,10 +14,13 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 # The size of the terminal, and the text that shows that Cline waits for input.
 N_ROWS, N_COLUMNS, READY = 40, 120, "Ask anything"
 START_S, ECHO_S, RESPONSE_S = 60, 20, 120
+# Cline ignores Enter for some time after it has loaded a conversation, so it is typed again after this time.
+ENTER_S = 5
 READ_BYTES = 65536
 
 
@@ -53,11 +56,20 @@ class Terminal:
         os.waitpid(self._pid, 0)
 
 
+def messages_in(path: Path) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["messages"]
+    return messages
+
+
+def text_of(message: dict[str, Any]) -> str:
+    return "".join(part.get("text", "") for part in message["content"])
+
+
 def response_to(question: str, path: Path) -> str | None:
     """The text of the last message of a conversation, if it responds to the question."""
-    *earlier, message = json.loads(path.read_text(encoding="utf-8"))["messages"]
+    *earlier, message = messages_in(path)
     if message["role"] == "assistant" and question in json.dumps(earlier[-1]):
-        return "".join(part.get("text", "") for part in message["content"])
+        return text_of(message)
     return None
 
 
@@ -66,11 +78,15 @@ def response_to(question: str, path: Path) -> str | None:
 terminal = Terminal("cline", "--id", path.name.partition(".")[0])
 try:
     terminal.wait_for(READY, START_S)
+    # The conversation is loaded when its last word is shown. Between the words the cursor is moved.
+    terminal.wait_for(text_of(messages_in(path)[-1]).split()[-1], START_S)
     terminal.type(question)
     terminal.wait_for(question, ECHO_S)
-    terminal.type("\r")
-    deadline = time.monotonic() + RESPONSE_S
+    deadline, enter_at = time.monotonic() + RESPONSE_S, 0.0
     while (response := response_to(question, path)) is None and time.monotonic() < deadline:
+        if time.monotonic() >= enter_at:
+            terminal.type("\r")
+            enter_at = time.monotonic() + ENTER_S
         terminal.read(0.1)
     print(response)
 finally:

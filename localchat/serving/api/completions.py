@@ -16,8 +16,8 @@ from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import CompletionRequest
 from .chat import read_text_request
+from .content import read_inputs
 from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, logprob_entry
-from .parts import read_inputs
 
 MAX_CHOICES = 128  # The limit of sequences per request, over all prompts.
 

@@ -14,27 +14,18 @@ from typing import Any
 
 from ..core.errors import ApiError, ContextLengthExceeded, field_error, item_path
 from ..core.events import Usage
-from ..core.fields import Fields
+from ..core.fields import Fields, without_nulls
 from ..core.media import IMAGE, Attachment
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ChatRequest, CompletionRequest, EmbeddingsRequest, ResponseFormat, TextRequest, Vectors
 from ..core.text import decode_json
 from ..core.tool_results import results_of_calls
 from .chat import ROLES, ends_in_prefill
+from .content import MessageAt, Origin, messages_with_paths, origins, read_text
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import (
-    MessageAt,
-    Origin,
-    called,
-    chosen_tools,
-    messages_with_paths,
-    origins,
-    read_schema,
-    read_text,
-    read_tools,
-    without_nulls,
-)
+from .response_formats import read_schema
+from .tools import called, chosen_tools, read_tools
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 

@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead, Usage
-from ..core.fields import Fields, first_given, refuse_unsupported
+from ..core.fields import Fields, first_given, refuse_unsupported, without_nulls
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import NO_PARAMETERS, SYSTEM_ROLES, ChatRequest
-from . import parts
 from .chat import chat_template_kwargs, reasoning_budget
+from .content import MessageAt, Origin, messages_with_paths, origins, part_text, read_text, texts_in
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, UsageOf, logprob_entry
+from .response_formats import read_format_object
 from .response_store import Item, ResponseStore
+from .tools import CUSTOM_INPUT, ToolAt, function_tool, qualified, read_tool_choice, tool_call
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation": (), "prompt": (), "moderation": ()}
@@ -61,7 +63,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     all_items = [body.child(item, "previous_response_id") for item in earlier]
     all_items += _input_items(body, store)
     added = [item for item in all_items if item.raw["type"] == "additional_tools"]
-    offered: dict[str, tuple[parts.ToolAt, Item]] = {}
+    offered: dict[str, tuple[ToolAt, Item]] = {}
     for holder in (body, *added):
         for tool, item_fields in _tools(holder, {}):
             offered.setdefault(tool.name, (tool, item_fields))  # Of tools with one name, the first counts.
@@ -70,12 +72,12 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
-        **parts.messages_with_paths(_messages(body, all_items)),
+        **messages_with_paths(_messages(body, all_items)),
         messages_field="input",
         attachments=tuple(body.attachments),
-        **parts.read_tool_choice(body, tools),
+        **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
-        response_format=parts.read_format_object(body.object_or_empty("text").object("format")),
+        response_format=read_format_object(body.object_or_empty("text").object("format")),
         chat_template_kwargs=chat_template_kwargs(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
@@ -118,7 +120,7 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item]]:
+def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[ToolAt, Item]]:
     """The functions and custom tools, each with its `item_fields_of_tool`, which include those of the `namespace`.
 
     Tools that run on OpenAI's servers, which agents also send, are skipped.
@@ -131,22 +133,22 @@ def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.ToolAt, Item
         elif kind in ("function", "custom"):
             name = declared.nonempty_text("name")
             described = _custom(declared) if kind == "custom" else _function(declared)
-            whole_name = parts.qualified(namespace.get("namespace"), name)
-            tool = parts.function_tool(declared.child({"name": whole_name, **described}, declared.path))
+            whole_name = qualified(namespace.get("namespace"), name)
+            tool = function_tool(declared.child({"name": whole_name, **described}, declared.path))
             yield tool, {"type": "custom_tool_call" if kind == "custom" else "function_call", "name": name, **namespace}
         else:
             declared.skip()
 
 
 _CUSTOM_PARAMETERS = {
-    "type": "object", "properties": {parts.CUSTOM_INPUT: {"type": "string"}}, "required": [parts.CUSTOM_INPUT],
+    "type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT],
     "additionalProperties": False,
 }  # fmt: skip
 
 
 def _function(declared: Fields) -> dict[str, Any]:
     described = {name: declared.raw.get(name) for name in ("description", "parameters", "strict")}
-    return {"parameters": NO_PARAMETERS, **parts.without_nulls(described)}
+    return {"parameters": NO_PARAMETERS, **without_nulls(described)}
 
 
 def _custom(declared: Fields) -> dict[str, Any]:
@@ -171,10 +173,10 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
         if item.text("type") == "item_reference" or is_reference:
             yield body.child(store.item(str(item.raw.get("id")), item.at("id")), item.path)
         else:
-            yield body.child({"type": "message", **parts.without_nulls(item.raw)}, item.path)
+            yield body.child({"type": "message", **without_nulls(item.raw)}, item.path)
 
 
-def _messages(body: Fields, items: Iterable[Fields]) -> list[parts.MessageAt]:
+def _messages(body: Fields, items: Iterable[Fields]) -> list[MessageAt]:
     """The chat messages of `instructions` and the items.
 
     Consecutive items of the assistant, such as reasoning and calls, are joined, since chat templates expect one
@@ -184,7 +186,7 @@ def _messages(body: Fields, items: Iterable[Fields]) -> list[parts.MessageAt]:
     developer = {"role": "developer", "content": instructions}
     joined = [_JoinedMessage(developer, "instructions")] if instructions else []
     items = [*items]
-    for item, origin in zip(items, parts.origins(map(_role_of, items))):
+    for item, origin in zip(items, origins(map(_role_of, items))):
         for message in _read_item(item, origin):
             if joined and joined[-1].is_continued_by(message, n_before=len(joined)):
                 joined[-1].add(message, item.path)
@@ -242,33 +244,33 @@ def _role_of(item: Fields) -> Any:
     return _ROLES.get(str(item.raw["type"]), item.raw.get("role"))
 
 
-def _read_item(item: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
+def _read_item(item: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
     """The chat message of an item, if it has one."""
     kind = item.raw["type"]
     if kind == "message":
         role = item.required_choice("role", ("user", "assistant", *SYSTEM_ROLES))
-        yield {"role": role, "content": parts.read_text(item, "content", origin)}
+        yield {"role": role, "content": read_text(item, "content", origin)}
     elif kind in ("function_call", "custom_tool_call"):
-        name = parts.qualified(item.text("namespace"), item.nonempty_text("name"))
+        name = qualified(item.text("namespace"), item.nonempty_text("name"))
         is_custom = kind == "custom_tool_call"
-        arguments = {parts.CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
-        yield {"role": "assistant", "tool_calls": [parts.tool_call(item.nonempty_text("call_id"), name, arguments)]}
+        arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
+        yield {"role": "assistant", "tool_calls": [tool_call(item.nonempty_text("call_id"), name, arguments)]}
     elif kind in ("function_call_output", "custom_tool_call_output"):
         id = item.nonempty_text("call_id")
         yield {
             "role": "tool",
             "tool_call_id": id,
-            "content": parts.read_text(item, "output", origin),
+            "content": read_text(item, "output", origin),
         }
     elif kind == "reasoning":
-        text = "".join(parts.part_text(part, parts.Origin.OUTPUT) for part in item.objects("content"))
+        text = "".join(part_text(part, Origin.OUTPUT) for part in item.objects("content"))
         text = text or (item.text("encrypted_content") or "").partition(_REASONING_MARK)[2]
-        text = text or "\n\n".join(parts.part_text(part, parts.Origin.OUTPUT) for part in item.objects("summary"))
+        text = text or "\n\n".join(part_text(part, Origin.OUTPUT) for part in item.objects("summary"))
         if text:
             yield {"role": "assistant", "reasoning_content": text}
     elif kind != "additional_tools":  # `parse_response` has read these tools.
         item.skip()
-        text = "\n".join(parts.texts_in({**item.raw, "title": None, "url": None}))
+        text = "\n".join(texts_in({**item.raw, "title": None, "url": None}))
         role = item.get("role")
         if text:  # In the words of the user, unless the item names another role.
             yield {"role": role if role in ("assistant", *SYSTEM_ROLES) else "user", "content": text}
@@ -488,7 +490,7 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_INPUT = re.compile(rf'\s*\{{\s*"{parts.CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
 _ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 
 

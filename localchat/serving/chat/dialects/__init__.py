@@ -18,6 +18,7 @@
     values.py           reads values in JSON and in other notations
     bare_text.py        makes JSON of a text between tags
     calls.py            emits the events of calls
+    raw_text.py         shows the texts of the format in raw outputs
 
 `core/scan.py` has the cursor and the readers of which the parser consists.
 """
