@@ -1,10 +1,17 @@
 """Dialects: the output formats of the model families, and the parser that reads their outputs.
 
+  the formats, as data
     families.py         the record of each family
     dialect.py          what such a record has: the texts around reasoning, text and calls
-    call_format.py      the record of a call format, and the writer of earlier calls
+    call_format.py      the record of a call format, and the text of earlier calls
+    argument_format.py  the same for arguments that are written one by one
+    format_text.py      texts of a format, with holes for names and ids
+    value_writer.py     writes values in JSON and in other notations
+
+  the readers of outputs
     parser.py           splits an output into reasoning, content and calls
     channels.py         the same for families whose outputs are messages with headers
+    raw_text.py         what raw outputs show beside that
     call_reader.py      reads a call in any format
     object_reader.py    reads a call that is a JSON object
     argument_reader.py  reads arguments that are written one by one

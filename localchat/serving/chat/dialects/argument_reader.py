@@ -8,8 +8,9 @@ from typing import Optional, Union
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING, types_at
+from .argument_format import ArgumentFormat, stated_types
 from .bare_text import text_json, value_json
-from .call_format import ArgumentFormat, CallFormat, stated_types
+from .call_format import CallFormat
 from .calls import Calls
 from .values import read_container
 
