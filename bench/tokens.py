@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
-from localchat.serving.chat.runs.generation import GenerationRun, Output
+from localchat.serving.chat.runs.generation import GenerationRun
+from localchat.serving.chat.runs.output_reader import OutputReader
 from localchat.serving.core.request import ChatRequest
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine.engine_client import EngineClient
@@ -137,7 +138,7 @@ def read_all(address: Any, n_streams: int) -> NoReturn:
 def stream(engine: EngineClient, clients: ClientMailboxes, sock: socket.socket) -> None:
     """Stream a response of the chat interface."""
     model: Any = SimpleNamespace(name="model", engine=engine)
-    output = Output(SequenceRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
+    output = OutputReader(SequenceRequest((1,)), engine.texts, OutputParser(DIALECTS["hermes"]))
     request = ChatRequest(messages=({"role": "user", "content": "x"},), stream=True)
     incoming: Any = SimpleNamespace(socket=sock)
     exchange = Exchange("POST", "/v1/chat/completions", "HTTP/1.1", Message(), incoming, Options())

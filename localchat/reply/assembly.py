@@ -44,8 +44,10 @@ class Accumulator:
         self._tool_names = tool_names
         self._mask = mask
         check_think_tags(think_tags)  # Now, and not in the middle of a stream.
-        # The choices by the index that the server sent.
+        # The choices by the index that the server sent, and the indexes that they have in the reply.
         self._choices: dict[int, OpenChoice] = {}
+        self._indexes: set[int] = set()
+        self._lowest_free_index = 0
         self._has_started = False
         self._has_succeeded = False
         # The values of the first payloads that have them, and the usage of the last one.
@@ -203,12 +205,23 @@ class Accumulator:
         sent = as_integer(choice.get("index"))
         key = position if sent is None else sent
         if key not in self._choices:
-            # Some servers send the only choice under another index than 0.
-            index = key if self._n > 1 else len(self._choices)
+            index = self._free_index(key)
             self._choices[key] = OpenChoice(index, self._think_tags, self._tool_names, self._warnings)
         if sent is None:
             self._choices[key].keep("index", choice.get("index"))
         return self._choices[key]
+
+    def _free_index(self, sent: int) -> int:
+        """An index for a new choice: the one that the server sent, unless it is none of the requested choices.
+
+        Some servers count from 1, or send the only choice under any index. A reply has choices from 0 on.
+        """
+        while self._lowest_free_index in self._indexes:
+            self._lowest_free_index += 1
+        is_requested = 0 <= sent < self._n and sent not in self._indexes
+        index = sent if is_requested else self._lowest_free_index
+        self._indexes.add(index)
+        return index
 
     def _sorted(self) -> list[OpenChoice]:
         """The choices in the order of the reply."""

@@ -21,7 +21,7 @@ DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 DEFAULT_MAX_RETRIES = 2
 
 
-class ServerTraits:
+class LearnedTraits:
     """What clients have learned of a server. Those that `with_options` made of one another share it."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Settings:
         self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
         # Whether results of tools have the name of the tool, which chat templates of local servers may need.
         self.names_tools = self.address.scheme != "https" or is_loopback(self.address.host)
-        self.learned = ServerTraits()  # Changes with the responses; other clients may share it.
+        self.learned = LearnedTraits()  # Changes with the responses; other clients may share it.
         check_headers(self.headers)
 
     @property

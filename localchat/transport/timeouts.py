@@ -105,8 +105,7 @@ class Deadlines:
         self._phase = "connect"
         self._phase_end: float | None = None
         self._finish_end: float | None = None  # The end that `end_within` sets.
-        # When the last read ended; 0 during a read. The next call of `left` adds the time since then to the phase.
-        self._paused_at = 0.0
+        self._paused_at = 0.0  # When the last read ended; 0 during a read.
 
     def begin(self, phase: str) -> None:
         """Begin the phase "connect" or "first". The first phase of all requests also starts the total timeout."""
@@ -137,12 +136,16 @@ class Deadlines:
         """Report the end of a read."""
         self._paused_at = time.monotonic()
 
-    def left(self) -> tuple[float | None, str]:
-        """Seconds left for one operation, and the timeout that ends first. Raises TimedOut if it has ended."""
-        now = time.monotonic()
+    def _resume(self, now: float) -> None:
+        """End a pause, by which the phase ends later."""
         if self._phase_end is not None and self._paused_at:
             self._phase_end += now - self._paused_at
         self._paused_at = 0.0
+
+    def left(self) -> tuple[float | None, str]:
+        """Seconds left for one operation, and the timeout that ends first. Raises TimedOut if it has ended."""
+        now = time.monotonic()
+        self._resume(now)
         seconds, expiring = self._timeout.idle if self._phase == "stall" else None, "idle"
         for end, name in ((self._phase_end, self._phase), (self.total.end, "total"), (self._finish_end, "total")):
             if end is not None and (seconds is None or end - now < seconds):

@@ -350,6 +350,19 @@ def test_messages_without_deltas_are_pieces_or_repeat_the_text():
     assert reply_of(whole(content="Hel"), whole(content="Hello")).text == "Hello"
 
 
+@pytest.mark.parametrize(("indexes", "texts"), [([0, 1], "ab"), ([1, 0], "ba"), ([1, 2], "ba"), ([5, 6], "ab")])
+def test_choices_are_numbered_from_0_whatever_the_server_sends(indexes, texts):
+    sent = [
+        {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": "stop"}]}
+        for index, text in zip(indexes, "ab")
+    ]
+    events, reply = accumulated(*sent, n=2)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert "".join(choice.text for choice in reply.choices) == texts
+    deltas = {event.choice_index: event.delta for event in events if event.type == "content_delta"}
+    assert deltas == dict(enumerate(texts))
+
+
 @pytest.mark.parametrize("index", [1, 7, "3"])
 def test_only_choice_is_the_first_one_whatever_its_index(index):
     events, reply = accumulated({"choices": [{"index": index, "delta": {"content": "a"}, "finish_reason": "stop"}]})

@@ -137,8 +137,8 @@ def over_http(n: int, seed: int) -> Counter[str]:
         peer.send(response(random.Random(f"{seed} {case}"), str(request.json["id"]).encode()))
         return CLOSE
 
-    before = http._RESUME_S
-    http._RESUME_S = 0.001
+    before = http._RESUME_S, http._MAX_RETRY_S
+    http._RESUME_S, http._MAX_RETRY_S = 0.001, 0.01  # A damaged `retry` may be an hour.
     try:
         with MCPHTTPServer(respond=respond) as running, MCPServer(running.url, timeout=TIMEOUT) as server:
             server.tools()
@@ -149,7 +149,7 @@ def over_http(n: int, seed: int) -> Counter[str]:
     except Exception as error:
         raise AssertionError(f"case {case} of seed {seed}: {error!r}") from error
     finally:
-        http._RESUME_S = before
+        http._RESUME_S, http._MAX_RETRY_S = before
     return counts
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, cast
 
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.runs.generation import GenerationRun, Output, PlainText
+from localchat.serving.chat.runs.generation import GenerationRun
+from localchat.serving.chat.runs.output_reader import OutputReader, PlainText
 from localchat.serving.core.errors import ApiError
 from localchat.serving.core.events import ContentDelta, Event, OutputEnd, OutputEvent, OutputToken, SampledTokens, Usage
 from localchat.serving.core.mailbox import Mailbox
@@ -50,13 +51,13 @@ class Finish(NamedTuple):
 
 def output_of(
     pieces: Sequence[bytes], parser: OutputParser | None = None, echo: Sequence[Event] = (), **options: Any
-) -> Output:
+) -> OutputReader:
     """An output of tokens with these bytes, whose ids are their indexes. Options are those of the request."""
     texts = TokenTexts(pieces, frozenset(), frozenset())
-    return Output(request_for((0,), **options), texts, parser or PlainText(), echo)
+    return OutputReader(request_for((0,), **options), texts, parser or PlainText(), echo)
 
 
-def events_of(output: Output, *tokens: int, end: str | None = None) -> list[OutputEvent]:
+def events_of(output: OutputReader, *tokens: int, end: str | None = None) -> list[OutputEvent]:
     """The events of a step with these tokens."""
     return output.read([StepOutput(0, 0.0, tokens=tokens, end=None if end is None else End(end))])
 
@@ -139,7 +140,7 @@ def client_of(engine: Engine | EngineClient, **options: Any) -> EngineClient:
 
 def run_of(engine: Engine | EngineClient, requests: Sequence[SequenceRequest]) -> GenerationRun:
     """A run whose events have the tokens and, beside them, their text."""
-    outputs = [Output(request, engine.texts, PlainText()) for request in requests]
+    outputs = [OutputReader(request, engine.texts, PlainText()) for request in requests]
     model = cast(Model, SimpleNamespace(name="m", engine=client_of(engine)))
     return GenerationRun(model, outputs, "id-", DeadlineMailbox(), n_each=len(requests), prompt_field="prompt")
 

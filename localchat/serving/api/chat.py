@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from ..core.errors import field_error
 from ..core.events import OutputToken
-from ..core.fields import Fields, first_given, refuse_unsupported
+from ..core.fields import Fields, first_given, refuse_unsupported, without_nulls
 from ..core.media import AUDIO, note_of
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
-from ..core.request import ChatRequest
-from . import parts
+from ..core.request import ChatRequest, ResponseFormat
+from .content import Origin, read_messages, read_text
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
+from .response_formats import read_response_format
+from .tools import CUSTOM_INPUT, called, read_tool_choice, read_tools, tool_call
 
 MAX_N = 32  # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 
@@ -36,8 +38,8 @@ _BUDGETS = (
 def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
     """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
     refuse_unsupported(body, UNSUPPORTED)
-    messages = tuple(message for message, _ in parts.read_messages(body, _message))
-    tools = parts.read_tools(body)
+    messages = tuple(message for message, _ in read_messages(body, _message))
+    tools = read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     template = body.text("chat_template") or None
     if template and not allow_template:
@@ -45,7 +47,7 @@ def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: boo
     return ChatRequest(
         messages=messages,
         attachments=tuple(body.attachments),
-        **parts.read_tool_choice(body, tools),
+        **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         chat_template_kwargs=chat_template_kwargs(body, body.text("reasoning_effort")),
         chat_template=template,
@@ -69,7 +71,13 @@ def _top_logprobs(body: Fields) -> int | None:
     return (top or older or 0) if is_on else older
 
 
-def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+class _PrefillFields(TypedDict):
+    add_generation_prompt: bool
+    continue_final_message: bool | str
+    response_prefix: str
+
+
+def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> _PrefillFields:
     """The fields of the assistant prefill, which is the last message, `response_prefix`, or both.
 
         last message                add_generation_prompt  continue_final_message  the output
@@ -128,7 +136,7 @@ def chat_template_kwargs(body: Fields, effort: str | None) -> dict[str, Any]:
         "reasoning_effort": effort,
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
-    return {**variables, **parts.without_nulls(separate)}
+    return {**variables, **without_nulls(separate)}
 
 
 def reasoning_budget(body: Fields) -> int | None:
@@ -138,15 +146,32 @@ def reasoning_budget(body: Fields) -> int | None:
     return first_given([*values, *variables])
 
 
-def read_text_request(body: Fields) -> dict[str, Any]:
+class TextFields(TypedDict):
     """The fields of a TextRequest in a body of OpenAI's APIs, except `params`."""
-    flags = ("stream", "timings_per_token", "return_progress", "echo")
+
+    model: str
+    response_format: ResponseFormat | None
+    stream: bool
+    timings_per_token: bool
+    return_progress: bool
+    echo: bool
+    include_usage: bool
+    continuous_usage_stats: bool
+    return_token_ids: bool
+    return_tokens_as_token_ids: bool
+    request_id: str | None
+
+
+def read_text_request(body: Fields) -> TextFields:
     options = body.object_or_empty("stream_options")
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
     return {
         "model": body.text("model") or "",
-        "response_format": parts.read_response_format(body),
-        **{name: body.boolean(name) or False for name in flags},
+        "response_format": read_response_format(body),
+        "stream": body.boolean("stream") or False,
+        "timings_per_token": body.boolean("timings_per_token") or False,
+        "return_progress": body.boolean("return_progress") or False,
+        "echo": body.boolean("echo") or False,
         "include_usage": include,
         "continuous_usage_stats": include and continuous is True,
         # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.
@@ -156,30 +181,30 @@ def read_text_request(body: Fields) -> dict[str, Any]:
     }
 
 
-def _message(message: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
+def _message(message: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
     role = message.required_choice("role", ROLES)
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:
-        content = parts.read_text(message, "content", origin)
+        content = read_text(message, "content", origin)
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [call for listed in message.objects("tool_calls") for call in _tool_calls(listed)]
     older = message.object("function_call")
     if older is not None and not calls:
-        calls = [parts.called(None, older)]
-    yield parts.without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
+        calls = [called(None, older)]
+    yield without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
 def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
     """The tool call, unless its type is unknown."""
     kind, id = call.text("type") or "function", call.text("id")
     if kind == "function":
-        yield parts.called(id, call.required_object("function"))
+        yield called(id, call.required_object("function"))
     elif kind == "custom":  # From another server: chat completions here have no custom tools.
         custom = call.required_object("custom")
-        yield parts.tool_call(id, custom.nonempty_text("name"), {parts.CUSTOM_INPUT: custom.text("input") or ""})
+        yield tool_call(id, custom.nonempty_text("name"), {CUSTOM_INPUT: custom.text("input") or ""})
     else:
         call.skip()
 

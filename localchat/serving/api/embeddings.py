@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import field_error
 from ..core.fields import Fields, refuse_unsupported
 from ..core.request import EmbeddingsRequest, RerankRequest, Vectors
-from .parts import read_inputs
+from .content import read_inputs
 
 MAX_INPUTS = 2048  # OpenAI's limit.
 

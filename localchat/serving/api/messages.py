@@ -9,13 +9,15 @@ from typing import Any
 
 from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import Usage
-from ..core.fields import Fields
+from ..core.fields import Fields, without_nulls
 from ..core.params import read_params
 from ..core.request import ChatRequest
 from ..core.text import decode_json
-from . import parts
 from .chat import ends_in_prefill
+from .content import MessageAt, Origin, messages_with_paths, part_text, read_messages, read_text
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
+from .response_formats import read_format_object
+from .tools import ToolAt, ToolFields, chosen_tools, function_tool, is_of_type, tool_call
 
 # Claude Code begins the first system block with a line for billing that differs in every request. The line is dropped:
 # the model does not need it, and it would prevent requests from sharing a cached prefix.
@@ -40,8 +42,8 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
 
 def _chat_request(body: Fields) -> ChatRequest:
     body.accept(_WITHOUT_EFFECT)
-    messages = parts.messages_with_paths([*_system(body), *parts.read_messages(body, _convert)])
-    tools = tuple(_tools(body))
+    messages = messages_with_paths([*_system(body), *read_messages(body, _convert)])
+    tools, tool_choice = tuple(_tools(body)), body.object_or_empty("tool_choice")
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     # Reasoning is off by default: clients that do not request thinking expect text in the first block.
@@ -52,9 +54,10 @@ def _chat_request(body: Fields) -> ChatRequest:
         model=body.text("model") or "",
         **messages,
         attachments=tuple(body.attachments),
-        **_tool_choice(body, tools),
-        response_format=parts.read_format_object(format),
-        chat_template_kwargs=parts.without_nulls(variables),
+        **_tool_choice(body, tool_choice, tools),
+        parallel_tool_calls=tool_choice.boolean("disable_parallel_tool_use") is not True,
+        response_format=read_format_object(format),
+        chat_template_kwargs=without_nulls(variables),
         reasoning_budget=thinking.integer("budget_tokens", 0),
         continue_final_message=ends_in_prefill(messages["messages"]),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
@@ -62,37 +65,35 @@ def _chat_request(body: Fields) -> ChatRequest:
     )
 
 
-def _tools(body: Fields) -> Iterator[parts.ToolAt]:
+def _tools(body: Fields) -> Iterator[ToolAt]:
     """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
     for tool in body.objects("tools"):
-        if parts.is_of_type(tool, "custom"):
+        if is_of_type(tool, "custom"):
             tool.required_object("input_schema")
             named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
-            yield parts.function_tool(tool.child(named, tool.path), "input_schema")
+            yield function_tool(tool.child(named, tool.path), "input_schema")
 
 
-def _tool_choice(body: Fields, tools: tuple[parts.ToolAt, ...]) -> dict[str, Any]:
-    choice = body.object_or_empty("tool_choice")
+def _tool_choice(body: Fields, choice: Fields, tools: tuple[ToolAt, ...]) -> ToolFields:
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     names = [choice.nonempty_text("name")] if kind == "tool" else []
-    chosen = parts.chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
-    return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
+    return chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
 
 
-def _system(body: Fields) -> list[parts.MessageAt]:
+def _system(body: Fields) -> list[MessageAt]:
     value = body.get("system")
-    texts = [value] if isinstance(value, str) else [parts.part_text(block) for block in body.objects("system")]
+    texts = [value] if isinstance(value, str) else [part_text(block) for block in body.objects("system")]
     texts[:1] = [_BILLING_LINE.sub("", text) for text in texts[:1]]
     text = "\n\n".join(filter(None, texts))
     return [({"role": "system", "content": text}, "system")] if text else []
 
 
-def _convert(message: Fields, origin: parts.Origin) -> Iterator[dict[str, Any]]:
+def _convert(message: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
     role, content = message.required_choice("role", ("user", "assistant", "system")), message.get("content")
     if not isinstance(content, list) or not content:
-        yield {"role": role, "content": parts.read_text(message, "content", origin)}
+        yield {"role": role, "content": read_text(message, "content", origin)}
     elif role == "assistant":
         yield _assistant(message)
     else:
@@ -106,27 +107,27 @@ def _assistant(message: Fields) -> dict[str, Any]:
         kind = block.text("type")
         if kind == "tool_use":
             arguments = block.object_or_empty("input").raw
-            calls.append(parts.tool_call(block.text("id"), block.nonempty_text("name"), arguments))
+            calls.append(tool_call(block.text("id"), block.nonempty_text("name"), arguments))
         elif kind == "thinking":
             reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
-            content += parts.part_text(block, parts.Origin.OUTPUT)
+            content += part_text(block, Origin.OUTPUT)
     others = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
-    return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
+    return without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
 
 
-def _user(message: Fields, role: str, origin: parts.Origin) -> Iterator[dict[str, Any]]:
+def _user(message: Fields, role: str, origin: Origin) -> Iterator[dict[str, Any]]:
     """A message for each tool result, and one for each run of text blocks, joined without a separator."""
     for is_result, blocks in groupby(message.objects("content"), lambda block: block.get("type") == "tool_result"):
         if is_result:
             yield from map(_tool_result, blocks)
         else:
-            yield {"role": role, "content": "".join(parts.part_text(block, origin) for block in blocks)}
+            yield {"role": role, "content": "".join(part_text(block, origin) for block in blocks)}
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.nonempty_text("tool_use_id")
-    text = "" if block.get("content") is None else parts.read_text(block, "content", parts.Origin.RESULT)
+    text = "" if block.get("content") is None else read_text(block, "content", Origin.RESULT)
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id, "content": text}

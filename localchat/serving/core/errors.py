@@ -5,8 +5,9 @@ Messages name the expected and the given value. Details of internal errors are o
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .text import without_folders
@@ -158,6 +159,19 @@ class ShuttingDown(ApiError, status=503, type="inference_error", code="shutting_
 def field_error(path: str, problem: str) -> BadRequest:
     """The error of the field at this path of the request."""
     return BadRequest(f"'{path}' {problem}", path)
+
+
+@contextlib.contextmanager
+def adding_field(path: str) -> Iterator[None]:
+    """Add the path of a field of the request to the errors of the block that name none.
+
+    The engine and the chat template do not know which field has the prompt, such as "messages".
+    """
+    try:
+        yield
+    except BadRequest as error:
+        error.param = error.param or path
+        raise
 
 
 def item_path(name: str, items: Sequence[object], i: int) -> str:

@@ -206,6 +206,10 @@ def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) ->
             raise field_error(body.at(name), f"is not supported by this server: leave it out (got {show(value)})")
 
 
+def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if value is not None}
+
+
 def first_given(values: Iterable[T | None]) -> T | None:
     """The first value that is not None, such as the value of a field that has several names."""
     return next((value for value in values if value is not None), None)

@@ -112,6 +112,11 @@ class ChatRequest(TextRequest):
         return tuple(tool for tool in self.tools if not allowed or tool["function"]["name"] in allowed)
 
     @property
+    def continues_reasoning(self) -> bool:
+        """Whether the output continues the reasoning of the last message."""
+        return self.continue_final_message == "reasoning_content"
+
+    @property
     def prefill(self) -> tuple[str, str]:
         """The reasoning and the text of the assistant prefill."""
         last = self.messages[-1] if self.continue_final_message else {}

@@ -196,7 +196,7 @@ class Sequence:
         """The finish reason if a token ends the sequence, else None. Called once for each token, in order.
 
         `token` is the last of `n_new` tokens that were sampled in this step. Stop texts are found elsewhere, in
-        `chat/runs/generation.py`.
+        `chat/runs/output_reader.py`.
         """
         params = self.request.params
         if params.max_tokens == 0:

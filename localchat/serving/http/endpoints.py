@@ -16,7 +16,7 @@ from ..api import chat, completions, embeddings, messages, ollama, responses, to
 from ..api.encoder import Encoder
 from ..api.response_store import ResponseStore
 from ..chat.model import Model, check_in_vocabulary
-from ..chat.runs.generation import GenerationRun, naming_field
+from ..chat.runs.generation import GenerationRun
 from ..chat.runs.start import prompt_length, prompt_text, start_chat, start_text
 from ..chat.runs.vectors import embed_inputs, score_documents
 from ..core import errors
@@ -335,7 +335,7 @@ def _wrong_method(exchange: Exchange, allowed: Sequence[str]) -> errors.HttpErro
 
 def _tokenized(model: Model, request: Any, mailbox: Mailbox) -> Any:
     options = {"add_bos": request.add_special, "parse_special": request.parse_special}
-    with naming_field("content"):
+    with errors.adding_field("content"):
         ids = model.engine.tokenize(request.content, mailbox, **options)
     return tokens.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
 

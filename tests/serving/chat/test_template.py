@@ -100,6 +100,7 @@ ERRORS = [
             ("{% filter center(999999999) %}x{% endfilter %}", "center"),
             ("{{ ('x' * 99999).replace('x', 'x' * 99999) }}", "replace"),
             ("{{ range(99999) | map('string') | join('x' * 99999) }}", "join"),
+            ("{{ ('x' * 99999).join(range(99999) | map('string')) }}", "join"),
             ("{{ (1).to_bytes(999999999, 'big') }}", "to_bytes"),
         )
     ),
@@ -118,6 +119,13 @@ ERRORS = [
 def test_template_error(source, message):
     with pytest.raises(TemplateError, match=message):
         render_template(compile_template(source), {"messages": [USER]}, new_deadline())
+
+
+def test_long_text_to_format_takes_linear_time():
+    started_at = time.thread_time()
+    source = "{{ ('{' ~ ':' * 10 ** 6) % () }}{{ ('%%' * 10 ** 6) % () }}"
+    assert len(render_template(compile_template(source), {}, new_deadline())) == 2 * 10**6 + 1
+    assert time.thread_time() - started_at < 5
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ from ...schema.compiler import json_rule
 from ...schema.patterns import whole_text
 from ...schema.types import STRING, allows_all_of_its_types, restrictions, types_at, types_of, with_integers
 from ...schema.walk import DEFINITIONS, subschemas, target_of
+from ..dialects.argument_format import ArgumentFormat, ValueFormat
 from ..dialects.bare_text import value_json
-from ..dialects.call_format import ArgumentFormat, CallFormat, ValueFormat
+from ..dialects.call_format import CallFormat
 from ..dialects.values import GEMMA_QUOTE
 from .lark import ANY, Rules, regex_literal, seq, text_regex
 

@@ -30,8 +30,9 @@ from ...schema.compiler import is_empty, json_rule
 from ...schema.patterns import between_slashes, in_grammar
 from ...schema.refuse import MAX_PATTERN_CHARS
 from ..dialects import Dialect
-from ..dialects.call_format import CallFormat, Text, text_of
+from ..dialects.call_format import CallFormat
 from ..dialects.dialect import ReasoningStart
+from ..dialects.holes import Text, text_of
 from .argument_rules import argument_rule
 from .enforced import argument_schema, enforced_schema, naming_field
 from .gbnf import gbnf_rule

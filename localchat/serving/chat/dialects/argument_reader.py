@@ -8,8 +8,9 @@ from typing import Optional, Union
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING, types_at
+from .argument_format import ArgumentFormat, stated_types
 from .bare_text import text_json, value_json
-from .call_format import ArgumentFormat, CallFormat, stated_types
+from .call_format import CallFormat
 from .calls import Calls
 from .values import read_container
 
@@ -47,7 +48,8 @@ class ArgumentReader:
         self._tool = tool
         self._next_call = format.next_opener
         self._call_ends = (*format.ends, self._next_call)
-        # The beginning of any end tag. A tag with another name is taken for that of the innermost element.
+        # The beginning of any end tag; "": values have no nested elements. A tag with another name is taken for that of
+        # the innermost element.
         self._any_end = arguments.before_key + "/" if arguments.repeats_key else ""
 
     def read(self) -> Reader[None]:
@@ -109,15 +111,10 @@ class ArgumentReader:
         """Emit the value of the argument or element `name`. Returns what ends it."""
         format, cursor = self._format, self._cursor
         types = types_at(self._calls.schemas[self._tool], *path)
-        end = format.after_value + (name + format.after_key if format.repeats_key else "")
-        ends: tuple[str, ...] = (end,)
-        if format.repeats_key:
-            ends = (end, format.before_key, *self._call_ends, self._any_end)
-        elif format.value_on_lines:
-            ends = (f"\n{end}", end)
+        end, *other_ends = self._ends_of_value(name)
         if format.before_value:
-            attributes, marker = yield from cursor.read_until(format.before_value, *ends)
-            if marker in ends:
+            attributes, marker = yield from cursor.read_until(format.before_value, end, *other_ends)
+            if marker in (end, *other_ends):
                 # The model left out the text before the value.
                 self._calls.arguments(value_json(attributes.strip("\n"), types))
                 return (yield from self._end(marker))
@@ -128,13 +125,25 @@ class ArgumentReader:
         if quote and (yield from cursor.read_one_of(quote)):
             return (yield from self._string(*(end_quote + space + end for space in ("", " ", "\n"))))
         if types == STRING:
-            return (yield from self._string(*ends))
+            return (yield from self._string(end, *other_ends))
+        return (yield from self._value_or_text(end, *other_ends, types=types, path=path))
+
+    def _ends_of_value(self, name: str) -> tuple[str, ...]:
+        """The markers that end the value of this argument or element, its end tag first."""
+        format = self._format
+        if format.repeats_key:
+            end = format.after_value + name + format.after_key
+            return (end, format.before_key, *self._call_ends, self._any_end)
+        return (format.after_value, f"\n{format.after_value}") if format.value_on_lines else (format.after_value,)
+
+    def _value_or_text(self, end: str, *other_ends: str, types: frozenset[str], path: Path) -> Reader[End]:
+        """Emit a value that may have any type: as JSON, as elements, or as text if it is neither."""
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
-        container, corrected = yield from read_container(cursor)
-        has_elements = format.repeats_key and not container and len(path) < _MAX_DEPTH
+        container, corrected = yield from read_container(self._cursor)
+        has_elements = self._format.repeats_key and not container and len(path) < _MAX_DEPTH
         if has_elements and (yield from self._begins_element()):
             return (yield from self._items(end, *self._call_ends, types=types, path=path))
-        text, marker = yield from cursor.read_until(*ends)
+        text, marker = yield from self._cursor.read_until(end, *other_ends)
         json_text = corrected + text
         self._calls.arguments(value_json(container + text, types, json_text=json_text) if marker else json_text)
         return (yield from self._end(marker))

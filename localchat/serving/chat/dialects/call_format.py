@@ -19,17 +19,7 @@ The name and the arguments of a call have one of three forms:
 
     an object            {"name": "weather", "arguments": {...}}, with the keys in `keys`
     a name, an object    before_name NAME before_arguments {...} after_arguments
-    a name, arguments    the same, but each argument is written by itself, as `arguments` declares
-
-Arguments by themselves in the format of DeepSeek V3.2, with the fields of `ArgumentFormat`, in ASCII:
-
-    <|DSML|parameter name="          before_key
-    city
-    "                                after_key
-     string="true"                   attribute: that the value is a string
-    >                                before_value
-    Rome
-    </|DSML|parameter>               after_value; `separator` would follow if another argument did
+    a name, arguments    the same, but each argument is written by itself, as `arguments` declares (argument_format.py)
 
 Some families write the name of the tool in a header before each call, as in this output of Muse:
 
@@ -57,157 +47,16 @@ object may have other fields, in any order.
 
 from __future__ import annotations
 
-import enum
 import json
-import keyword
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Callable, Literal, NamedTuple, Union
+from typing import Any, Literal, NamedTuple
 
-from ...schema.types import ALL_TYPES, STRING, types_of
+from .argument_format import ArgumentFormat
+from .holes import BREAK, Hole, Text, filled, text_of, words_of
+from .value_writer import written_value
 from .values import GEMMA_QUOTE
-
-
-class Hole(enum.Enum):
-    """A part of a text that is not the same in all calls."""
-
-    NAME = "the name of the tool or of the argument"
-    ID = "an id of a call"
-    NUMBER = "a number of one to three digits"
-    BREAK = "up to two line breaks; one is written"
-    INDENT = "any indentation; none is written"
-
-
-BREAK = Hole.BREAK
-Text = tuple[Union[str, Hole], ...]
-"""A text with holes. No two strings are adjacent, and none is empty."""
-
-_WRITTEN = {Hole.ID: "0", Hole.NUMBER: "0", Hole.BREAK: "\n", Hole.INDENT: ""}
-
-
-def text_of(*parts: str | Hole | Text) -> Text:
-    """Join parts of a text."""
-    joined: list[str | Hole] = []
-    for part in parts:
-        for piece in part if isinstance(part, tuple) else (part,):
-            if joined and isinstance(joined[-1], str) and isinstance(piece, str):
-                joined[-1] += piece
-            elif piece:
-                joined.append(piece)
-    return tuple(joined)
-
-
-def filled(text: Text, name: str = "") -> str:
-    """A text as it is written, with the name of a tool or argument."""
-    return "".join(part if isinstance(part, str) else _WRITTEN.get(part, name) for part in text)
-
-
-def words_of(text: Text) -> tuple[str | Hole, ...]:
-    """The words, names and ids of a text, between which the parser accepts any white space."""
-    words: list[str | Hole] = []
-    for part in text:
-        words += part.split() if isinstance(part, str) else [part]
-    return tuple(word for word in words if word not in (Hole.BREAK, Hole.INDENT))
-
-
-# The attributes of values: for each, JSON types of a value, and how the attribute is written for them.
-_ATTRIBUTES = {
-    "type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
-    "string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
-}
-
-
-def stated_types(attributes: str) -> frozenset[str]:
-    """The JSON types that the attributes of a value state; none if they state nothing that its schema does not."""
-    attribute = _ATTRIBUTE.search(attributes)
-    if attribute is None:
-        return frozenset()
-    if attribute[1] == "type":
-        return frozenset({attribute[2]})
-    return STRING if attribute[2] == "true" else frozenset()
-
-
-_ATTRIBUTE = re.compile(rf'\b({"|".join(_ATTRIBUTES)})="(\w+)"')
-
-
-class ValueFormat(NamedTuple):
-    """How values of some JSON types are written, with the name of the argument: `start`, the value, `end`."""
-
-    types: frozenset[str]
-    start: Text
-    end: Text
-    # The marker that bare text may not contain. "": no value is bare text.
-    marker: str
-    # Bare text may not begin with this text, with which another format of values starts.
-    not_start: str = ""
-
-    @property
-    def has_bare_text(self) -> bool:
-        """Whether strings are bare text, without quotes and escapes."""
-        return bool(self.marker)
-
-
-@dataclass(frozen=True)
-class ArgumentFormat:
-    """The texts around the key and the value of an argument."""
-
-    before_key: str = ""
-    after_key: str = ""
-    # An attribute after the key: "type" has the JSON type of the value, "string" whether it is a string. "": none.
-    attribute: str = ""
-    before_value: str = ""  # The parser can do without it.
-    after_value: str = ""
-    # Whether the end tag has the key, too: `after_value`, the key, `after_key`. Objects and lists are then written as
-    # arguments inside the argument.
-    repeats_key: bool = False
-    separator: str = ""  # The text between two arguments.
-    line_breaks: bool = True  # Whether line breaks may be between tags.
-    value_on_lines: bool = False  # Whether a line break may be on each side of a value.
-    quotes: tuple[str, str] = ("", "")  # Texts that may be around a string value. They are not part of the value.
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.before_key, self.after_key, self.before_value, self.after_value, *self.quotes)
-
-    @cached_property
-    def values(self) -> tuple[ValueFormat, ...]:
-        """The formats of values. The last one for a type is preferred."""
-        line_break = (BREAK,) if self.line_breaks else ()
-        before = text_of(line_break if self.before_key else (), self.before_key, Hole.NAME, self.after_key)
-        end = text_of(self.after_value, *((Hole.NAME, self.after_key) if self.repeats_key else ()))
-        if self.attribute:
-            return tuple(
-                ValueFormat(
-                    types,
-                    text_of(before, attribute, self.before_value),
-                    end,
-                    self.after_value if types == STRING else "",
-                )
-                for types, attribute in _ATTRIBUTES[self.attribute]
-            )
-        start = text_of(before, line_break if self.before_value else (), self.before_value)
-        quote, end_quote = self.quotes
-        # With arguments inside the argument, their start tag ends a text, too, and the end tag begins like it.
-        marker = self.before_key if self.repeats_key else self.after_value
-        bare = ValueFormat(ALL_TYPES, start, end, marker, quote)
-        if not quote:
-            return (bare,)
-        quoted = ValueFormat(STRING, text_of(start, quote), text_of(end_quote, end), end_quote + self.after_value)
-        return (quoted, bare)
-
-    def can_name(self, name: str) -> bool:
-        """Whether the parser can read this key."""
-        if self.after_key == "=":
-            return name.isidentifier() and not keyword.iskeyword(name)
-        return re.fullmatch(r"[^\s<>\"'/\[\](){}=,:]+", name) is not None
-
-    def written(self, name: str, value: Any, notation: str) -> str:
-        format = next(format for format in reversed(self.values) if types_of(value) & format.types)
-        text = value if format.has_bare_text and isinstance(value, str) else _WRITERS[notation](value)
-        start, end = filled(format.start, name), filled(format.end, name)
-        return f"{start}\n{text}\n{end}" if self.value_on_lines else start + text + end
 
 
 class ObjectKeys(NamedTuple):
@@ -419,28 +268,6 @@ class CallFormat:
 
     def _written_arguments(self, arguments: Any) -> str:
         if self.arguments is None or not isinstance(arguments, dict):
-            return _WRITERS[self.notation](arguments)
+            return written_value(arguments, self.notation)
         texts = (self.arguments.written(name, value, self.notation) for name, value in arguments.items())
         return self.arguments.separator.join(texts)
-
-
-def gemma_text(value: Any) -> str:
-    """A value in the notation of Gemma 4. A string with its quote is JSON."""
-    if isinstance(value, str) and GEMMA_QUOTE not in value:
-        return GEMMA_QUOTE + value + GEMMA_QUOTE
-    if isinstance(value, dict):
-        pairs = (f"{key}:{gemma_text(value[key])}" for key in sorted(value, key=str.lower))
-        return "{" + ",".join(pairs) + "}"
-    return "[" + ",".join(map(gemma_text, value)) + "]" if isinstance(value, list) else _json(value)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-_WRITERS: Mapping[str, Callable[[Any], str]] = {
-    "json": _json,
-    # The strings, lists and objects of LFM2's template are JSON.
-    "python": lambda value: repr(value) if value is None or isinstance(value, bool) else _json(value),
-    "gemma": gemma_text,
-}

@@ -18,10 +18,6 @@ def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-class CallFound(Exception):
-    """A call would begin, but `Calls.is_trial` is set."""
-
-
 class Calls:
     """Emits the events of tool calls. A call of a tool that is not offered is treated as text."""
 
@@ -35,7 +31,6 @@ class Calls:
         }
         self.n_begun = 0
         self.is_open = False  # Whether the arguments of the last call are incomplete.
-        self.is_trial = False  # Raise CallFound instead of beginning a call, to find out whether a text is one.
         self._new_id = new_id
         self._emit = emit
         self._ids: set[str] = set()
@@ -48,8 +43,6 @@ class Calls:
         `call_id` is the id that the model generated; an invalid or repeated one is replaced. With `id_is_last`, the id
         comes after the arguments, so the events wait for `release`.
         """
-        if self.is_trial:
-            raise CallFound
         self.n_begun += 1
         self.is_open = True
         self._waiting = _WaitingCall(name, call_id)
@@ -74,6 +67,17 @@ class Calls:
             self._waiting.arguments.append(text)
         elif text:
             self._emit(ToolCallArguments(self.n_begun - 1, text))
+
+
+class CallFound(Exception):
+    """A call would begin here."""
+
+
+class CallProbe(Calls):
+    """Takes the place of Calls to find out whether a text is a call: raises CallFound in place of beginning one."""
+
+    def start(self, name: str, call_id: str | None = None, *, id_is_last: bool = False) -> None:
+        raise CallFound
 
 
 @dataclass

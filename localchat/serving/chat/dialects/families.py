@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .call_format import BREAK, ArgumentFormat, CallFormat, CallHeader, CallId, ObjectKeys
+from .argument_format import ArgumentFormat
+from .call_format import CallFormat, CallHeader, CallId, ObjectKeys
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import THINK, Dialect, ReasoningTags, TextStart
+from .holes import BREAK
 
 _NAME_AND_ARGUMENTS = ObjectKeys("name", "arguments")
 

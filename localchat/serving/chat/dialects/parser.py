@@ -20,7 +20,7 @@ from ...core.reasoning import ReasoningReader
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
 from .call_format import CallFormat
 from .call_reader import read_calls, read_unmarked_call
-from .calls import CallFound, Calls, new_call_id
+from .calls import CallFound, CallProbe, Calls, new_call_id
 from .raw_text import FormatText, RawText
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class OutputParser:
         self._cursor = Cursor()
         self._events: list[ParserEvent] = []
         self._calls = Calls(tools, new_id, self._events.append)
+        self._call_probe = CallProbe(tools, new_id, self._events.append)
         self._raw_text = RawText(self._cursor, self._calls, self._events.append, is_raw=is_raw)
         self._openers = dialect.openers if self._calls.schemas else ()
         is_open = self._prompt_end.reasoning == "open"
@@ -289,19 +290,13 @@ class OutputParser:
     # --- calls ---
 
     def _begins_call(self, opener: str) -> Reader[bool]:
-        """Whether a call that begins with `opener` is next. It stays unread.
-
-        Runs the readers of the call formats up to the event that would begin a call, where `Calls` raises CallFound.
-        """
-        self._calls.is_trial = True
+        """Whether a call that begins with `opener` is next. It stays unread."""
         try:
-            yield from self._call_in(self._dialect.formats_after(opener))
-            return False
+            yield from self._call_in(self._dialect.formats_after(opener), calls=self._call_probe)
         except CallFound:
             self._cursor.put_back()
             return True
-        finally:
-            self._calls.is_trial = False
+        return False
 
     def _call_after(self, opener: str, emit: Emit) -> Reader[bool]:
         """Read the call that begins with `opener`. If there is none, emit the first character of the opener."""
@@ -310,13 +305,16 @@ class OutputParser:
         emit((yield from self._cursor.read_run()) + self._cursor.take(1))
         return False
 
-    def _call_in(self, formats: Iterable[CallFormat], *skipped: str, prefix: str = "") -> Reader[bool]:
+    def _call_in(
+        self, formats: Iterable[CallFormat], *skipped: str, prefix: str = "", calls: Calls | None = None
+    ) -> Reader[bool]:
         """Read a call in the first of these formats that matches. If none does, read nothing.
 
-        The text `prefix` precedes the call, and then perhaps markers of `skipped`.
+        The text `prefix` precedes the call, and then perhaps markers of `skipped`. `calls` takes the place of those of
+        the output.
         """
         for format in formats if self._calls.schemas else ():
-            reader = read_calls(format, self._cursor, self._calls)
+            reader = read_calls(format, self._cursor, calls or self._calls)
             if (yield from self._attempt(reader, *skipped, prefix=prefix)):
                 return True
         return False

@@ -8,16 +8,13 @@ operations take together is not. Raises only TemplateError.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import math
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from types import FrameType
-from typing import Any, Callable
+from typing import Any
 
 import jinja2
 from jinja2 import nodes
@@ -28,6 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...core.errors import BadRequest
 from ...core.text import decode_json
+from .operation_limits import GROWING, TooMuchWork, as_lists, check_indent, check_integers, check_result, limited_filter
 
 MAX_SOURCE_CHARS = 1 << 17
 """The limit of a template. Python's compiler holds the GIL meanwhile. Published templates have 17,000."""
@@ -35,23 +33,6 @@ MAX_PROMPT_CHARS = 1 << 25
 """The limit of a rendered prompt. No context holds as many, and the body of a request has at most 16 MiB."""
 MAX_RENDER_S = 10.0
 """The time limit of one rendering, or of all test conversations together."""
-
-# Limits of single operations, which no deadline can interrupt.
-_MAX_INTEGER_BITS = 1024  # Of a product or a power. JSON's numbers have no more.
-_MAX_INDENT = 100  # Of `tojson`. Published templates have 4.
-# Operators, filters and methods whose result may be as long as a number, or as the product of two lengths.
-_FORMATTING = frozenset(("%", "format", "format_map"))
-_GROWING = _FORMATTING.union(
-    ("*", "batch", "center", "expandtabs", "indent", "join", "ljust", "replace", "rjust", "slice", "to_bytes",
-     "translate", "wordwrap", "zfill")
-)  # fmt: skip
-# The limit of such a result, in characters or items, as it is estimated. To replace one marker of ten characters by
-# another in a prompt of 2 MB takes most of it.
-_MAX_RESULT = 1 << 28
-# The widths and precisions in a text to format, "%9d" or "{:.9}", and those that are computed, "%*d" or "{:{}}".
-_WIDTH = re.compile(r"(?:%[ #+-]?|[.:<>=^+)#-])(\d+)")
-_COMPUTED_WIDTH = re.compile(r"%[^%a-zA-Z]*\*|\{[^{}]*:[^{}]*\{")
-
 _MAX_ERROR_CHARS = 1000  # Of an error of a template that a message shows.
 
 
@@ -100,11 +81,13 @@ def render_template(
             for chunk in generator:
                 n_chars += len(chunk)
                 if n_chars > MAX_PROMPT_CHARS:
-                    raise _too_much(f"it prints {n_chars} characters or more, the limit is {MAX_PROMPT_CHARS}")
+                    raise TooMuchWork(f"it prints {n_chars} characters or more, the limit is {MAX_PROMPT_CHARS}")
                 _check(deadline)
                 chunks.append(chunk)
     except TemplateError:
         raise
+    except TooMuchWork as error:
+        raise TemplateError(f"the chat template is refused as too much work: {error}") from error
     except Exception as error:  # Template code can raise any.
         reason = f"failed on these messages ({type(error).__name__}: {str(error)[:_MAX_ERROR_CHARS]})"
         whole = f"the model's chat template {reason}; check their roles and order"
@@ -112,13 +95,9 @@ def render_template(
     return "".join(chunks)
 
 
-def _too_much(reason: str) -> TemplateError:
-    return TemplateError(f"the chat template is refused as too much work: {reason}")
-
-
 def _check(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise _too_much(f"it takes more than {MAX_RENDER_S:g} s")
+        raise TooMuchWork(f"it takes more than {MAX_RENDER_S:g} s")
 
 
 @contextlib.contextmanager
@@ -146,62 +125,23 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if isinstance(left, int) and isinstance(right, int) and operator != "%":
-            n_left, n_right = left.bit_length(), right.bit_length()
-            n_bits = n_left * abs(right) if operator == "**" else n_left + n_right
-            if n_bits > _MAX_INTEGER_BITS:
-                raise _too_much(f"the result of {operator!r} has about {n_bits} bits, the limit is {_MAX_INTEGER_BITS}")
-        elif not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
-            _check_result(operator, left, right)
+        if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
+            check_result(operator, left, right)
+        elif operator != "%" and isinstance(left, int) and isinstance(right, int):
+            check_integers(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = getattr(obj, "__wrapped__", obj)  # Jinja wraps the method `format`.
         owner = getattr(method, "__self__", None)
         if isinstance(owner, (str, bytes, int)):
-            _check_result(method.__name__, owner, *args, *kwargs.values())
+            args = as_lists(args)
+            check_result(method.__name__, owner, *args, *kwargs.values())
         return super().call(context, obj, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         # Kimi's templates keep a queue of ids in a list. All lists belong to the rendering.
         return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
-
-
-def _check_result(operation: str, *operands: Any) -> None:
-    """Refuse an operation whose result may be too long: the product of its numbers and of the lengths of its texts."""
-    if operation not in _GROWING:
-        return
-    factors = [*map(_size, operands)]
-    if operation in _FORMATTING:
-        text, *values = operands
-        if _COMPUTED_WIDTH.search(str(text)):
-            raise _too_much(f"{operation!r} has a width that is computed")
-        factors = [_size(text), _size(values), *map(int, _WIDTH.findall(str(text)))]
-    n_items = math.prod(max(1, factor) for factor in factors)
-    if n_items > _MAX_RESULT:
-        raise _too_much(f"the result of {operation!r} can have {n_items} items, the limit is {_MAX_RESULT}")
-
-
-def _size(operand: Any) -> int:
-    """A number, the length of a text, or the length of the texts in a list, where other items count as one."""
-    if isinstance(operand, int):
-        return abs(operand)
-    if isinstance(operand, (str, bytes, range)):
-        return len(operand)
-    items = operand.values() if isinstance(operand, dict) else operand if isinstance(operand, (list, tuple)) else ()
-    return sum(1 if isinstance(item, int) else max(1, _size(item)) for item in items)
-
-
-def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that refuses operands whose result may be too long."""
-
-    @functools.wraps(function)  # With the attribute by which Jinja passes the environment to some filters.
-    def limited(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(list(value) if isinstance(value, Iterator) else value for value in args)
-        _check_result(name, *args, *kwargs.values())
-        return function(*args, **kwargs)
-
-    return limited
 
 
 class _Generation(Extension):
@@ -222,8 +162,7 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """The filter `tojson`, as in transformers: unlike Jinja's, it does not escape characters of HTML."""
-    if _size(indent) > _MAX_INDENT:
-        raise _too_much(f"'tojson' has an indent of {_size(indent)} characters, the limit is {_MAX_INDENT}")
+    check_indent(indent)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_listed
     )
@@ -261,7 +200,7 @@ def _environment() -> _Sandbox:
     # Nothing is escaped, so every text is safe. Jinja's own filter would escape the texts that are added to its result.
     environment.filters.update(tojson=to_json, from_json=decode_json, safe=str)
     environment.filters.update(
-        {name: _limited(name, function) for name, function in environment.filters.items() if name in _GROWING}
+        {name: limited_filter(name, function) for name, function in environment.filters.items() if name in GROWING}
     )
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
     del environment.globals["lipsum"]  # It generates as many paragraphs as a template wants.

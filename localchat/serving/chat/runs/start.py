@@ -17,14 +17,15 @@ from ...core.request import ChatRequest, CompletionRequest, Input
 from ...engine.values import Prompt, ReasoningBudget, SequenceRequest, TextPart, TokenTexts
 from ..constraints.constraint import constraint_for, plain_constraint
 from ..dialects import Dialect
-from ..dialects.dialect import ReasoningStart
+from ..dialects.dialect import PromptEnd, ReasoningStart
 from ..dialects.parser import OutputParser
 from ..model import Model
 from ..prompt.control_tokens import without_markers
 from ..prompt.template import ChatTemplate
 from .attachments import read_media
 from .completion_prompts import completion_prompt
-from .generation import GenerationRun, Output, PlainText, naming_field
+from .generation import GenerationRun
+from .output_reader import OutputReader, PlainText
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
@@ -33,12 +34,8 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
     request, media = read_media(model, request, mailbox)
     rendered = _rendered(model, request)
     template = rendered.template
-    continues_reasoning = request.continue_final_message == "reasoning_content"
-    # The output that continues reasoning is parsed as if the prompt ended with the start tag.
-    prompt_end = template.dialect.prompt_end(
-        template.dialect.reasoning.start if continues_reasoning else without_markers(rendered.prompt)
-    )
-    with naming_field(request.messages_field):
+    prompt_end = _prompt_end(request, rendered)
+    with errors.adding_field(request.messages_field):
         sequence = model.sequence(
             tuple(_parts(rendered, media)),
             request.params,
@@ -49,28 +46,42 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str, mailbox: Mail
             reasoning_budget=reasoning_budget(model, request, template.dialect, prompt_end.reasoning),
             reports_progress=request.stream and request.return_progress,
         )
-    n = request.params.n
-
-    def new_parser() -> OutputParser:
-        parser = template.dialect.parser(
-            template.dialect,
-            tools=request.callable_tools,
-            prompt_end=prompt_end,
-            is_constrained=request.response_format is not None,
-            is_continued=bool(request.prefill[1]),
-            is_raw=request.reasoning_format == "none",
-        )
-        if continues_reasoning:
-            # Its events are left out, as `echo` has the prefill. Without rstrip(), the parser would hold white space at
-            # the end back, to emit it in the output.
-            parser.feed(request.prefill[0].rstrip())
-        return parser
-
     # Raw output begins with the prefill as it is in the prompt, with the tags of reasoning.
-    reasoning, text = ("", rendered.prefill) if request.reasoning_format == "none" else request.prefill
+    reasoning, text = ("", rendered.rendered_prefill) if request.reasoning_format == "none" else request.prefill
     echo = [event for event in (ReasoningDelta(reasoning), ContentDelta(text)) if request.echo and event.text]
-    outputs = [Output(copy, model.engine.texts, new_parser(), echo) for copy in _copies(sequence, n)]
+    n = request.params.n
+    outputs = [
+        OutputReader(copy, model.engine.texts, _new_parser(request, template.dialect, prompt_end), echo)
+        for copy in _copies(sequence, n)
+    ]
     return GenerationRun(model, outputs, id_prefix, mailbox, n_each=n, prompt_field=request.messages_field)
+
+
+def _prompt_end(request: ChatRequest, rendered: _RenderedPrompt) -> PromptEnd:
+    """What the output begins in. One that continues reasoning begins as if the prompt ended with the start tag.
+
+    The parser of that output then gets the reasoning of the prompt first: see `_new_parser`.
+    """
+    dialect = rendered.template.dialect
+    return dialect.prompt_end(
+        dialect.reasoning.start if request.continues_reasoning else without_markers(rendered.prompt)
+    )
+
+
+def _new_parser(request: ChatRequest, dialect: Dialect, prompt_end: PromptEnd) -> OutputParser:
+    parser = dialect.parser(
+        dialect,
+        tools=request.callable_tools,
+        prompt_end=prompt_end,
+        is_constrained=request.response_format is not None,
+        is_continued=bool(request.prefill[1]),
+        is_raw=request.reasoning_format == "none",
+    )
+    if request.continues_reasoning:
+        # Its events are left out, as `echo` has the prefill. Without rstrip(), the parser would hold white space at the
+        # end back, to emit it in the output.
+        parser.feed(request.prefill[0].rstrip())
+    return parser
 
 
 def _copies(sequence: SequenceRequest, n: int) -> list[SequenceRequest]:
@@ -91,19 +102,19 @@ def prompt_length(model: Model, request: ChatRequest, mailbox: Mailbox) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
     request, media = read_media(model, request, mailbox)
     rendered = _rendered(model, request)
-    with naming_field(request.messages_field):
+    with errors.adding_field(request.messages_field):
         return model.engine.count_tokens(_parts(rendered, media), mailbox)
 
 
 class _RenderedPrompt(NamedTuple):
     prompt: str  # With the markers of control tokens, and those of images and sounds.
     template: ChatTemplate
-    prefill: str  # The assistant prefill at the end of the prompt, without markers.
+    rendered_prefill: str  # The assistant prefill at the end of the prompt, with the texts that the template adds.
 
 
 def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
     continues_message = bool(request.continue_final_message)
-    with naming_field(request.messages_field):
+    with errors.adding_field(request.messages_field):
         tools = request.tools if model.keep_tools or request.tool_choice != "none" else ()
         template = model.template_for(request.chat_template, has_tools=bool(tools))
         prompt = template.render(
@@ -114,9 +125,8 @@ def _rendered(model: Model, request: ChatRequest) -> _RenderedPrompt:
             paths=request.message_paths,
         )
     n_rendered, (reasoning, text) = len(prompt), request.prefill
-    continues_reasoning = request.continue_final_message == "reasoning_content"
-    if continues_reasoning or reasoning or text:
-        prompt = template.prefilled(prompt, reasoning, None if continues_reasoning else text)
+    if request.continues_reasoning or reasoning or text:
+        prompt = template.prefilled(prompt, reasoning, None if request.continues_reasoning else text)
     return _RenderedPrompt(prompt, template, without_markers(prompt[n_rendered:]))
 
 
@@ -155,22 +165,24 @@ def reasoning_budget(
 def start_text(model: Model, request: CompletionRequest, id_prefix: str, mailbox: Mailbox) -> GenerationRun:
     """Start `n` sequences for each prompt. Raises ApiError if they cannot run, and what the mailbox raises."""
     model.check_queue(request.n_choices, "prompt" if len(request.prompt) > 1 else "n")
-    n, params = request.params.n, request.params
-    options = {
-        "add_bos": request.add_special_tokens,
-        "returns_ids": request.return_token_ids,
-        "constraint": plain_constraint(request),
-        "reports_progress": request.stream and request.return_progress,
-    }
-    with naming_field("prompt"):
+    n, constraint = request.params.n, plain_constraint(request)
+    with errors.adding_field("prompt"):
         prompts = [completion_prompt(model.engine, request, prompt, mailbox) for prompt in request.prompt]
         echoes = [_echo(model, request, *pair, mailbox) for pair in zip(request.prompt, prompts)]
         sequences = [
-            model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompt, i), **options)
+            model.sequence(
+                prompt,
+                request.params,
+                prompt_field=errors.item_path("prompt", request.prompt, i),
+                add_bos=request.add_special_tokens,
+                returns_ids=request.return_token_ids,
+                constraint=constraint,
+                reports_progress=request.stream and request.return_progress,
+            )
             for i, prompt in enumerate(prompts)
         ]
     outputs = [
-        Output(copy, model.engine.texts, PlainText(), _echo_events(echo, model.engine.texts))
+        OutputReader(copy, model.engine.texts, PlainText(), _echo_events(echo, model.engine.texts))
         for sequence, echo in zip(sequences, echoes)
         for copy in _copies(sequence, n)
     ]
