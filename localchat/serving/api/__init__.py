@@ -3,7 +3,9 @@
     chat.py              /v1/chat/completions
     completions.py       /v1/completions, and llama.cpp's /completion and /infill
     messages.py          Anthropic's /v1/messages
-    responses.py         OpenAI's /v1/responses; response_store.py keeps what it stores
+    responses.py         OpenAI's /v1/responses
+    response_items.py    the items of its requests, which become messages
+    response_store.py    the responses that it has stored
     ollama.py            Ollama's /api/chat, /api/generate and /api/embed
     embeddings.py        /v1/embeddings and /v1/rerank
     tokens.py            llama.cpp's /tokenize and /detokenize

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from ..core.errors import field_error
 from ..core.events import OutputToken
 from ..core.fields import Fields, first_given, refuse_unsupported, without_nulls
 from ..core.media import AUDIO, note_of
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
-from ..core.request import ChatRequest
+from ..core.request import ChatRequest, ResponseFormat
 from .content import Origin, read_messages, read_text
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 from .response_formats import read_response_format
@@ -71,7 +71,13 @@ def _top_logprobs(body: Fields) -> int | None:
     return (top or older or 0) if is_on else older
 
 
-def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+class _PrefillFields(TypedDict):
+    add_generation_prompt: bool
+    continue_final_message: bool | str
+    response_prefix: str
+
+
+def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> _PrefillFields:
     """The fields of the assistant prefill, which is the last message, `response_prefix`, or both.
 
         last message                add_generation_prompt  continue_final_message  the output
@@ -140,15 +146,32 @@ def reasoning_budget(body: Fields) -> int | None:
     return first_given([*values, *variables])
 
 
-def read_text_request(body: Fields) -> dict[str, Any]:
+class TextFields(TypedDict):
     """The fields of a TextRequest in a body of OpenAI's APIs, except `params`."""
-    flags = ("stream", "timings_per_token", "return_progress", "echo")
+
+    model: str
+    response_format: ResponseFormat | None
+    stream: bool
+    timings_per_token: bool
+    return_progress: bool
+    echo: bool
+    include_usage: bool
+    continuous_usage_stats: bool
+    return_token_ids: bool
+    return_tokens_as_token_ids: bool
+    request_id: str | None
+
+
+def read_text_request(body: Fields) -> TextFields:
     options = body.object_or_empty("stream_options")
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
     return {
         "model": body.text("model") or "",
         "response_format": read_response_format(body),
-        **{name: body.boolean(name) or False for name in flags},
+        "stream": body.boolean("stream") or False,
+        "timings_per_token": body.boolean("timings_per_token") or False,
+        "return_progress": body.boolean("return_progress") or False,
+        "echo": body.boolean("echo") or False,
         "include_usage": include,
         "continuous_usage_stats": include and continuous is True,
         # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.

@@ -13,9 +13,9 @@ from typing import Any
 from ..core.errors import BadRequest, field_error
 from ..core.events import OutputEnd, OutputToken, ResponseHead
 from ..core.fields import Fields, first_given, refuse_unsupported
-from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
+from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_n_probs, read_params
 from ..core.request import CompletionRequest
-from .chat import read_text_request
+from .chat import TextFields, read_text_request
 from .content import read_inputs
 from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, logprob_entry
 
@@ -64,7 +64,11 @@ def parse_infill(body: Fields) -> CompletionRequest:
     )
 
 
-def _read_native(body: Fields, n: int) -> dict[str, Any]:
+class _NativeFields(TextFields):
+    params: GenerationParams
+
+
+def _read_native(body: Fields, n: int) -> _NativeFields:
     body.accept(("include_reasoning",))  # The output of a plain prompt is not parsed.
     lengths = ("n_predict", "max_completion_tokens", "max_tokens")
     params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=lengths)

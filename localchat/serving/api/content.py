@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from ..core.errors import field_error
 from ..core.fields import Fields, show
@@ -178,8 +178,14 @@ def read_messages(body: Fields, convert: Callable[[Fields, Origin], Iterable[Mes
     return messages
 
 
-def messages_with_paths(messages: Iterable[MessageAt]) -> dict[str, Any]:
+class MessageFields(TypedDict):
     """The fields of a ChatRequest for its messages."""
+
+    messages: tuple[Message, ...]
+    message_paths: tuple[str, ...]
+
+
+def messages_with_paths(messages: Iterable[MessageAt]) -> MessageFields:
     messages = tuple(messages)
     return {"messages": tuple(message for message, _ in messages), "message_paths": tuple(path for _, path in messages)}
 

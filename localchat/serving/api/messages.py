@@ -17,7 +17,7 @@ from .chat import ends_in_prefill
 from .content import MessageAt, Origin, messages_with_paths, part_text, read_messages, read_text
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
 from .response_formats import read_format_object
-from .tools import ToolAt, chosen_tools, function_tool, is_of_type, tool_call
+from .tools import ToolAt, ToolFields, chosen_tools, function_tool, is_of_type, tool_call
 
 # Claude Code begins the first system block with a line for billing that differs in every request. The line is dropped:
 # the model does not need it, and it would prevent requests from sharing a cached prefix.
@@ -43,7 +43,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
 def _chat_request(body: Fields) -> ChatRequest:
     body.accept(_WITHOUT_EFFECT)
     messages = messages_with_paths([*_system(body), *read_messages(body, _convert)])
-    tools = tuple(_tools(body))
+    tools, tool_choice = tuple(_tools(body)), body.object_or_empty("tool_choice")
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     # Reasoning is off by default: clients that do not request thinking expect text in the first block.
@@ -54,7 +54,8 @@ def _chat_request(body: Fields) -> ChatRequest:
         model=body.text("model") or "",
         **messages,
         attachments=tuple(body.attachments),
-        **_tool_choice(body, tools),
+        **_tool_choice(body, tool_choice, tools),
+        parallel_tool_calls=tool_choice.boolean("disable_parallel_tool_use") is not True,
         response_format=read_format_object(format),
         chat_template_kwargs=without_nulls(variables),
         reasoning_budget=thinking.integer("budget_tokens", 0),
@@ -74,12 +75,10 @@ def _tools(body: Fields) -> Iterator[ToolAt]:
             yield function_tool(tool.child(named, tool.path), "input_schema")
 
 
-def _tool_choice(body: Fields, tools: tuple[ToolAt, ...]) -> dict[str, Any]:
-    choice = body.object_or_empty("tool_choice")
+def _tool_choice(body: Fields, choice: Fields, tools: tuple[ToolAt, ...]) -> ToolFields:
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     names = [choice.nonempty_text("name")] if kind == "tool" else []
-    chosen = chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
-    return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
+    return chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
 
 
 def _system(body: Fields) -> list[MessageAt]:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from ..core.errors import ApiError, ContextLengthExceeded, field_error, item_path
 from ..core.events import Usage
 from ..core.fields import Fields, without_nulls
 from ..core.media import IMAGE, Attachment
-from ..core.params import MAX_TOP_LOGPROBS, read_params
+from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import ChatRequest, CompletionRequest, EmbeddingsRequest, ResponseFormat, TextRequest, Vectors
 from ..core.text import decode_json
 from ..core.tool_results import results_of_calls
@@ -25,7 +25,7 @@ from .content import MessageAt, Origin, messages_with_paths, origins, read_text
 from .embeddings import MAX_INPUTS, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .response_formats import read_schema
-from .tools import called, chosen_tools, read_tools
+from .tools import ToolAt, called, chosen_tools, read_tools
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
@@ -52,8 +52,7 @@ def parse_ollama(body: Fields) -> ChatRequest:
     listed = [(message, _role(message)) for message in body.objects("messages")]
     controls = [message.required_choice("content", _CONTROLS) for message, role in listed if role == _CONTROL]
     messages = _messages([(message, role) for message, role in listed if role != _CONTROL])
-    chosen = chosen_tools(body, "tools", "auto", [], tools)
-    return _chat(body, messages, thinks=bool(controls), **chosen)
+    return _chat(body, messages, tools, thinks=bool(controls))
 
 
 def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
@@ -77,15 +76,38 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     return _chat(body, messages, messages_field=field)
 
 
-def _chat(body: Fields, messages: list[MessageAt], *, thinks: bool = False, **fields: Any) -> ChatRequest:
+def _chat(
+    body: Fields,
+    messages: list[MessageAt],
+    tools: Sequence[ToolAt] = (),
+    *,
+    thinks: bool = False,
+    messages_field: str = "messages",
+) -> ChatRequest:
     """The request. `thinks` is the default of `think`: whether a message turns on the reasoning."""
-    variables = {**({"enable_thinking": True} if thinks else {}), **_think(body)}
-    fields.update(messages_with_paths(messages), chat_template_kwargs=variables)
-    fields.update(continue_final_message=bool(messages) and ends_in_prefill(fields["messages"]))
-    return ChatRequest(attachments=tuple(body.attachments), **_common(body), **fields)
+    placed = messages_with_paths(messages)
+    return ChatRequest(
+        **placed,
+        messages_field=messages_field,
+        attachments=tuple(body.attachments),
+        **chosen_tools(body, "tools", "auto", [], tools),
+        chat_template_kwargs={**({"enable_thinking": True} if thinks else {}), **_think(body)},
+        continue_final_message=bool(messages) and ends_in_prefill(placed["messages"]),
+        **_common(body),
+    )
 
 
-def _common(body: Fields) -> dict[str, Any]:
+class _CommonFields(TypedDict):
+    """The fields of a TextRequest."""
+
+    model: str
+    params: GenerationParams
+    response_format: ResponseFormat | None
+    stream: bool
+    keep_alive: float | None
+
+
+def _common(body: Fields) -> _CommonFields:
     options = body.object_or_empty("options")
     length = options.integer("num_predict")
     lengths = ("num_predict",) if length is not None and length > 0 else ()  # Others mean no limit.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported, without_nulls
 from ..core.params import MAX_TOP_LOGPROBS, read_params
-from ..core.request import NO_PARAMETERS, SYSTEM_ROLES, ChatRequest
+from ..core.request import NO_PARAMETERS, ChatRequest
 from .chat import chat_template_kwargs, reasoning_budget
-from .content import MessageAt, Origin, messages_with_paths, origins, part_text, read_text, texts_in
+from .content import messages_with_paths
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, UsageOf, logprob_entry
 from .response_formats import read_format_object
+from .response_items import REASONING_MARK, input_items, messages_of_items
 from .response_store import Item, ResponseStore
-from .tools import CUSTOM_INPUT, ToolAt, function_tool, qualified, read_tool_choice, tool_call
+from .tools import CUSTOM_INPUT, ToolAt, function_tool, qualified, read_tool_choice
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation": (), "prompt": (), "moderation": ()}
@@ -34,10 +35,6 @@ _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 _WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation", "stream_options")
-
-# Precedes the reasoning in an `encrypted_content` of this server, to distinguish it from that of other servers. Clients
-# send the field back unchanged; some keep only this one. The text is not encrypted: the item also has it as plain text.
-_REASONING_MARK = "localchat:"
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     previous = body.text("previous_response_id")
     earlier = store.get(previous, "previous_response_id", "previous_response_not_found").items if previous else ()
     all_items = [body.child(item, "previous_response_id") for item in earlier]
-    all_items += _input_items(body, store)
+    all_items += input_items(body, store)
     added = [item for item in all_items if item.raw["type"] == "additional_tools"]
     offered: dict[str, tuple[ToolAt, Item]] = {}
     for holder in (body, *added):
@@ -72,7 +69,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
-        **messages_with_paths(_messages(body, all_items)),
+        **messages_with_paths(messages_of_items(body, all_items)),
         messages_field="input",
         attachments=tuple(body.attachments),
         **read_tool_choice(body, tools),
@@ -158,122 +155,6 @@ def _custom(declared: Fields) -> dict[str, Any]:
         syntax, definition = format.choice("syntax", ("lark", "regex")), format.text("definition") or ""
         description += f"\n\nThe input must match this grammar ({syntax}):\n{definition}"
     return {"description": description.lstrip(), "parameters": _CUSTOM_PARAMETERS}
-
-
-def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
-    """The items of `input`, each with its type. A text becomes a user message; references become their items."""
-    value = body.get("input")
-    if isinstance(value, str):
-        yield body.child({"type": "message", "role": "user", "content": value}, "input")
-        return
-    if value is not None and not isinstance(value, list):
-        body.refuse("input", "a string or a list of items")
-    for item in body.objects("input"):
-        is_reference = "type" not in item.raw and "role" not in item.raw and "id" in item.raw
-        if item.text("type") == "item_reference" or is_reference:
-            yield body.child(store.item(str(item.raw.get("id")), item.at("id")), item.path)
-        else:
-            yield body.child({"type": "message", **without_nulls(item.raw)}, item.path)
-
-
-def _messages(body: Fields, items: Iterable[Fields]) -> list[MessageAt]:
-    """The chat messages of `instructions` and the items.
-
-    Consecutive items of the assistant, such as reasoning and calls, are joined, since chat templates expect one
-    assistant message.
-    """
-    instructions = body.text("instructions")
-    developer = {"role": "developer", "content": instructions}
-    joined = [_JoinedMessage(developer, "instructions")] if instructions else []
-    items = [*items]
-    for item, origin in zip(items, origins(map(_role_of, items))):
-        for message in _read_item(item, origin):
-            if joined and joined[-1].is_continued_by(message, n_before=len(joined)):
-                joined[-1].add(message, item.path)
-            else:
-                joined.append(_JoinedMessage(message, item.path))
-    messages = [(message.fields(), message.path) for message in joined]
-    is_new = body.raw.get("input") or any(message["role"] not in SYSTEM_ROLES for message, _ in messages)
-    if not messages or not is_new:
-        body.refuse("input", "a string or a list with at least one item")
-    return messages
-
-
-class _JoinedMessage:
-    """A chat message that consists of several: their texts and calls are joined once, when all are there."""
-
-    def __init__(self, message: dict[str, Any], path: str) -> None:
-        self.path = path  # Of the first item that has a text or a call, or of the first item.
-        self._role: str = message["role"]
-        self._values: dict[str, list[Any]] = {}  # Of each field, those of all messages.
-        self.add(message, path)
-
-    def add(self, message: dict[str, Any], path: str) -> None:
-        if self._values.keys() <= {"role", "reasoning_content"}:
-            self.path = path
-        for name, value in message.items():
-            self._values.setdefault(name, []).append(value)
-
-    def is_continued_by(self, message: dict[str, Any], *, n_before: int) -> bool:
-        if self._role != "assistant" or message["role"] != "assistant":
-            # Many templates accept only one system message, at the start.
-            return n_before == 1 and self._role in SYSTEM_ROLES and message["role"] in SYSTEM_ROLES
-        # Text after text begins another message. A message with calls is open until the results of the calls follow.
-        return "content" not in self._values or "tool_calls" in self._values or "tool_calls" in message
-
-    def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for name, values in self._values.items():
-            if len(values) == 1 or name == "role":
-                fields[name] = values[0]
-            elif name == "tool_calls":
-                fields[name] = [call for calls in values for call in calls]
-            else:
-                fields[name] = "\n\n".join(filter(None, values))
-        return fields
-
-
-# The roles of the messages that items of other types than "message" become.
-_ROLES = {
-    **dict.fromkeys(("function_call", "custom_tool_call", "reasoning"), "assistant"),
-    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), "tool"),
-}  # fmt: skip
-
-
-def _role_of(item: Fields) -> Any:
-    return _ROLES.get(str(item.raw["type"]), item.raw.get("role"))
-
-
-def _read_item(item: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
-    """The chat message of an item, if it has one."""
-    kind = item.raw["type"]
-    if kind == "message":
-        role = item.required_choice("role", ("user", "assistant", *SYSTEM_ROLES))
-        yield {"role": role, "content": read_text(item, "content", origin)}
-    elif kind in ("function_call", "custom_tool_call"):
-        name = qualified(item.text("namespace"), item.nonempty_text("name"))
-        is_custom = kind == "custom_tool_call"
-        arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
-        yield {"role": "assistant", "tool_calls": [tool_call(item.nonempty_text("call_id"), name, arguments)]}
-    elif kind in ("function_call_output", "custom_tool_call_output"):
-        id = item.nonempty_text("call_id")
-        yield {
-            "role": "tool",
-            "tool_call_id": id,
-            "content": read_text(item, "output", origin),
-        }
-    elif kind == "reasoning":
-        text = "".join(part_text(part, Origin.OUTPUT) for part in item.objects("content"))
-        text = text or (item.text("encrypted_content") or "").partition(_REASONING_MARK)[2]
-        text = text or "\n\n".join(part_text(part, Origin.OUTPUT) for part in item.objects("summary"))
-        if text:
-            yield {"role": "assistant", "reasoning_content": text}
-    elif kind != "additional_tools":  # `parse_response` has read these tools.
-        item.skip()
-        text = "\n".join(texts_in({**item.raw, "title": None, "url": None}))
-        role = item.get("role")
-        if text:  # In the words of the user, unless the item names another role.
-            yield {"role": role if role in ("assistant", *SYSTEM_ROLES) else "user", "content": text}
 
 
 class _ItemFormat(NamedTuple):
@@ -366,7 +247,7 @@ class _OutputItem:
             return {**item, "role": "assistant", "content": content}
         item.update({"summary": content} if self.format is _SUMMARY else {"summary": [], "content": content})
         if _ENCRYPTED in self._request.include and self.status != "in_progress":
-            item["encrypted_content"] = _REASONING_MARK + self.text
+            item["encrypted_content"] = REASONING_MARK + self.text
         return item
 
     def part(self) -> dict[str, Any]:

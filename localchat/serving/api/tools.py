@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from ..core.errors import field_error
 from ..core.fields import Fields, first_given, show, without_nulls
@@ -57,8 +57,17 @@ def is_of_type(tool: Fields, kind: str) -> bool:
     return is_known
 
 
-def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """The fields of a ChatRequest for its tools and `tool_choice`, by chat completions or the Responses API."""
+class ToolFields(TypedDict):
+    """The fields of a ChatRequest for its tools and the choice among them."""
+
+    tools: tuple[Tool, ...]
+    tool_paths: tuple[str, ...]
+    tool_choice: str
+    allowed_tools: tuple[str, ...]
+
+
+def read_tool_choice(body: Fields, tools: Sequence[ToolAt]) -> ToolFields:
+    """The tools, and the choice in a body of chat completions or of the Responses API."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field = "function_call" if older else "tool_choice"
     if not isinstance(body.get(field), dict):
@@ -85,8 +94,8 @@ def _allowed_tools(choice: Fields, offered: Collection[str]) -> tuple[str, list[
     return (mode if names else "none"), names
 
 
-def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> dict[str, Any]:
-    """The fields of a ChatRequest for its tools and `tool_choice`.
+def chosen_tools(body: Fields, field: str, mode: str, names: Sequence[str], tools: Sequence[ToolAt]) -> ToolFields:
+    """The tools, and a choice.
 
     `mode` is "none", "auto" or "required"; without tools, the request gets "none". `names` are those of the tools that
     may be called, which must be offered; none: all of them. `field` is the one that chooses, for error messages.

@@ -32,7 +32,7 @@ from ...schema.refuse import MAX_PATTERN_CHARS
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat
 from ..dialects.dialect import ReasoningStart
-from ..dialects.format_text import Text, text_of
+from ..dialects.holes import Text, text_of
 from .argument_rules import argument_rule
 from .enforced import argument_schema, enforced_schema, naming_field
 from .gbnf import gbnf_rule

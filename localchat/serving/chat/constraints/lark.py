@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import NewType
 
-from ..dialects.format_text import Hole, Text
+from ..dialects.holes import Hole, Text
 
 _HOLES = {
     Hole.NUMBER: "[0-9]{1,3}",

@@ -5,13 +5,12 @@
     dialect.py          what such a record has: the texts around reasoning, text and calls
     call_format.py      the record of a call format, and the text of earlier calls
     argument_format.py  the same for arguments that are written one by one
-    format_text.py      texts of a format, with holes for names and ids
+    holes.py            the texts of these records, with holes for names and ids
     value_writer.py     writes values in JSON and in other notations
 
   the readers of outputs
     parser.py           splits an output into reasoning, content and calls
     channels.py         the same for families whose outputs are messages with headers
-    raw_text.py         what raw outputs show beside that
     call_reader.py      reads a call in any format
     object_reader.py    reads a call that is a JSON object
     argument_reader.py  reads arguments that are written one by one

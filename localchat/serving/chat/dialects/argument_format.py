@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ...schema.types import ALL_TYPES, STRING, types_of
-from .format_text import BREAK, Hole, Text, filled, text_of
+from .holes import BREAK, Hole, Text, filled, text_of
 from .value_writer import written_value
 
 # The attributes of values: for each, JSON types of a value, and how the attribute is written for them.

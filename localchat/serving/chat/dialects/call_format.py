@@ -54,7 +54,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from .argument_format import ArgumentFormat
-from .format_text import BREAK, Hole, Text, filled, text_of, words_of
+from .holes import BREAK, Hole, Text, filled, text_of, words_of
 from .value_writer import written_value
 from .values import GEMMA_QUOTE
 

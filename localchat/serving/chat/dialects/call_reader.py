@@ -12,7 +12,7 @@ from ...core.scan import Cursor, Mismatch, Reader
 from .argument_reader import ArgumentReader
 from .call_format import CallFormat
 from .calls import Calls, emit_broken_arguments
-from .format_text import Hole, Text, text_of, words_of
+from .holes import Hole, Text, text_of, words_of
 from .object_reader import ObjectReader
 from .values import NAME, ValueReader, read_value
 

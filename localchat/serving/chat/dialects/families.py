@@ -14,7 +14,7 @@ from .argument_format import ArgumentFormat
 from .call_format import CallFormat, CallHeader, CallId, ObjectKeys
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import THINK, Dialect, ReasoningTags, TextStart
-from .format_text import BREAK
+from .holes import BREAK
 
 _NAME_AND_ARGUMENTS = ObjectKeys("name", "arguments")
 

@@ -53,9 +53,9 @@ class RawText:
         self._n_shown = self._cursor.at
 
     @contextlib.contextmanager
-    def of_call(self, n_before: int = 0) -> Iterator[None]:
-        """If a call begins in this block, what the block reads is its text, as are the `n_before` characters before."""
-        self.emit_until(self._cursor.at - n_before)
+    def of_call(self) -> Iterator[None]:
+        """If a call begins in this block, what the block reads is its text."""
+        self.emit_until(self._cursor.at)
         n_calls, was_in_call = self._calls.n_begun, self._is_in_call
         self._is_in_call = True
         try:

@@ -1,4 +1,7 @@
-"""Texts of a call format: the same in all calls, but for holes such as the name of the tool."""
+"""Texts with holes: the texts of a call format are the same in all calls, but for parts such as the name of the tool.
+
+The text around the name in `<function=f>{"a": 1}</function>` is ("<function=", Hole.NAME, ">").
+"""
 
 from __future__ import annotations
 
