@@ -94,12 +94,12 @@ class KVCache(ABC):
     # What the layouts decide.
 
     @abstractmethod
-    def find(self, sequence: Sequence) -> Match | None:
-        """The prefix that a sequence reuses; None if there is none."""
+    def _best_match(self, sequence: Sequence, candidates: list[Candidate]) -> Match | None:
+        """The prefix that a sequence reuses; None if there is none that is worth it."""
 
     @abstractmethod
-    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
-        """How many tokens `sequence` can reuse when a running one has computed its prompt."""
+    def _n_reusable_from(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
+        """See `n_reusable_from`. The sequences have `n_common` tokens in common, of which all may be reused."""
 
     @abstractmethod
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
@@ -117,6 +117,19 @@ class KVCache(ABC):
         """
 
     # What they have in common.
+
+    def find(self, sequence: Sequence) -> Match | None:
+        """The prefix that a sequence reuses; None if there is none."""
+        if not sequence.reuses_prefixes:
+            return None
+        return self._best_match(sequence, self._candidates(sequence.reusable_tokens, sequence.adapters))
+
+    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
+        """How many tokens `sequence` can reuse when a running one has computed its prompt."""
+        if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
+            return 0
+        n_common = n_common_tokens(running.tokens, sequence.reusable_tokens)
+        return self._n_reusable_from(running, sequence, n_common)
 
     @property
     def active(self) -> dict[int, Sequence]:

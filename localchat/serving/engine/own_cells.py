@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .batch import TILE_ROWS, Batch, BatchChunk
-from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
+from .kv_cache import Candidate, KVCache, Match, SlotContent
 from .planning import Pending, batch_of, drafts_of, left_out_of_last_step, newest_tokens, pending_of, prompt_rows
 from .protocols import CacheBackend, CopyFailed
 from .sequence import Sequence
@@ -44,30 +44,25 @@ class OwnCells(KVCache):
         # How many steps had gaps between the active slots since a sequence was moved.
         self._n_gap_steps = 0
 
-    def find(self, sequence: Sequence) -> Match | None:
+    def _best_match(self, sequence: Sequence, candidates: list[Candidate]) -> Match | None:
         """The longest cached prefix.
 
         Of equally long ones, an idle one without further tokens, then the one in the slot with the fewest tokens, all
         of which are copied.
         """
-        if not sequence.reuses_prefixes:
-            return None
 
         def rank(candidate: Candidate) -> tuple[int, bool, int]:
             length = _n_reusable(sequence, candidate.n_common, candidate.content.n_exact)
             return length, candidate.is_whole and not candidate.is_active, -candidate.content.n_tokens
 
-        best = max(self._candidates(sequence.reusable_tokens, sequence.adapters), key=rank, default=None)
+        best = max(candidates, key=rank, default=None)
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
         n_exact = min(_exact_length(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
-    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
-        if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
-            return 0
-        n_common = n_common_tokens(running.tokens, sequence.reusable_tokens)
+    def _n_reusable_from(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
         n_exact = self._content(running.slot or 0).n_exact
         # If all of its cells are exact so far, those of the rest of its prompt will be.
         return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)

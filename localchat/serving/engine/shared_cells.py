@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from .batch import Batch, BatchChunk
-from .kv_cache import Candidate, KVCache, Match, SlotContent, n_common_tokens
+from .kv_cache import Candidate, KVCache, Match, SlotContent
 from .planning import batch_of, drafts_of, newest_tokens, pending_of, prompt_rows
 from .protocols import CacheBackend
 from .sequence import Sequence
@@ -32,25 +32,20 @@ class SharedCells(KVCache):
         super().__init__(backend, clock)
         self._had_media = False  # Whether the last step was of an image or a sound.
 
-    def find(self, sequence: Sequence) -> Match | None:
+    def _best_match(self, sequence: Sequence, candidates: list[Candidate]) -> Match | None:
         """The longest cached prefix. Of equally long ones, an idle one without further tokens, then an active one."""
-        if not sequence.reuses_prefixes:
-            return None
 
         def rank(candidate: Candidate) -> tuple[int, bool, bool]:
             is_idle_alone = candidate.is_whole and not candidate.is_active
             return sequence.n_reusable(candidate.n_common), is_idle_alone, candidate.is_active
 
-        best = max(self._candidates(sequence.reusable_tokens, sequence.adapters), key=rank, default=None)
+        best = max(candidates, key=rank, default=None)
         length = 0 if best is None else sequence.n_reusable(best.n_common)
         if best is None or not length:
             return None
         return Match(best.slot, length, n_shared=length if best.is_active else 0)
 
-    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
-        if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
-            return 0
-        n_common = n_common_tokens(running.tokens, sequence.reusable_tokens)
+    def _n_reusable_from(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
         if self._limits.can_truncate:
             return sequence.n_reusable(n_common)
         n_saved = running.n_prompt - 1
