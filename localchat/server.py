@@ -167,7 +167,7 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
             for close in (server.close, loader.close, service.stop):
                 closing.callback(close)
             has_several_models = catalog is not None and len(catalog.models()) > 1
-            start_log.open(server.url, server.shutdown, has_several_models=has_several_models)
+            start_log.on_open(server.url, server.shutdown, has_several_models=has_several_models)
             _stop_on_signals(server, options.drain)
             server.serve_forever()
     return 1 if start_log.has_failed else 0

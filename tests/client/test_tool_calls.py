@@ -32,8 +32,10 @@ def assembled(*deltas: dict[str, Any], tool_names: Collection[str] = ()) -> tupl
     events += accumulator.finish(has_end_mark=True)
     calls = accumulator.reply().tool_calls
     assert [event for event in events if event.type == "tool_call"] == list(calls)
-    sent_back = [json.loads(call.request_item["function"]["arguments"]) for call in calls]
-    assert sent_back == [call.arguments or {} for call in calls]
+    sent_back = [call.request_item["function"] for call in calls]
+    # Servers refuse an empty name.
+    assert [function["name"] for function in sent_back] == [call.name or "unknown" for call in calls]
+    assert [json.loads(function["arguments"]) for function in sent_back] == [call.arguments or {} for call in calls]
     return calls
 
 

@@ -134,7 +134,7 @@ def test_idle_model_is_ended_for_a_context_that_does_not_fit_beside_it(tmp_path,
         assert status == 500
         reason = r"100000000 tokens takes \d+\.\d GB, and \d+ MB are free.*: the largest that fits is --ctx \d+"
         assert re.search(reason, body["error"]["message"])
-        assert [served.file.name for served in service.loaded()] == ["one", "three"]
+        assert [served.file.name for served in service.loaded_models()] == ["one", "three"]
 
 
 def test_default_context_is_smaller_only_beside_a_model_in_use(tmp_path, monkeypatch, caplog):

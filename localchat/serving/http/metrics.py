@@ -44,7 +44,9 @@ class Metrics:
             lines = [*_metric("counter", "requests_total", help, samples)]
             help = "Time from the head of a request to its end."
             lines += _histogram("request_duration_seconds", help, {"": self._duration_s})
-        engines = {model.name: model.engine for served in service.loaded() if (model := served.model) is not None}
+        models = [model for model in (served.model for served in service.loaded_models()) if model is not None]
+        # The names are labels, which must differ: if a name means another file now, the model of that one is shown.
+        engines = {model.name: model.engine for model in models}
         lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(service.is_serving()))])
         return "\n".join([*lines, *_of_engines(engines), ""])
 

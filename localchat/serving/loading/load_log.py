@@ -84,8 +84,8 @@ class StartLog(LoadLog):
         self._has_several_models = False  # A command of the client has to name one, once two are loaded.
         self._shut_down: Callable[[], None] = lambda: None
 
-    def open(self, url: str, shut_down: Callable[[], None], *, has_several_models: bool = False) -> None:
-        """The server is open for clients at this URL. `shut_down` ends it."""
+    def on_open(self, url: str, shut_down: Callable[[], None], *, has_several_models: bool = False) -> None:
+        """The server is open for clients at this URL. `shut_down` ends it, if the first model cannot be loaded."""
         self._url = url
         self._has_several_models = has_several_models
         self._shut_down = shut_down

@@ -53,7 +53,7 @@ class Service:
         self._lock = ModelsLock()  # Guards the models and the queue of the thread.
         # By the name, the file and the settings, so that a name may mean another file later. The default is under None.
         self._models: dict[object, ServedModel] = {None: self.default}
-        self._model_thread = ModelThread(self._lock, self.loaded, load, options, load_log or LoadLog(), clock)
+        self._model_thread = ModelThread(self._lock, self.loaded_models, load, options, load_log or LoadLog(), clock)
 
     @property
     def is_stopped(self) -> bool:
@@ -64,14 +64,14 @@ class Service:
         self.stop()
         self._model_thread.join()
         with contextlib.ExitStack() as closing:
-            for served in self.loaded():
+            for served in self.loaded_models():
                 if (model := served.model) is not None:
                     closing.callback(model.engine.close)
 
     def stop(self) -> None:
         """End the requests in flight, which check `is_stopped` or wait for an engine, and load no more."""
         self._model_thread.stop()
-        for served in self.loaded():
+        for served in self.loaded_models():
             if (model := served.model) is not None:
                 model.engine.stop()
 
@@ -80,7 +80,7 @@ class Service:
     def all_models(self) -> list[ServedModel]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
         files = self._catalog.models() if self._catalog else ()
-        return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded()]))
+        return list(dict.fromkeys([self.default, *map(self._served_of, files), *self.loaded_models()]))
 
     def find(self, name: str) -> ServedModel:
         """The model that a request names, or the base of the adapter that it names.
@@ -103,7 +103,7 @@ class Service:
                     problem = f"the adapter {name.strip()!r} was added after the start of the server: start it again"
                     raise errors.ModelNotFound(problem, "model")
                 return served
-        for served in self.loaded():  # Its file may have been removed.
+        for served in self.loaded_models():  # Its file may have been removed.
             if served.file.name.casefold() == wanted:
                 return served
         if self._options.any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
@@ -119,12 +119,12 @@ class Service:
             key = file.name, file.path, repr(file.settings), file.adapters
             served = self._models.setdefault(key, ServedModel(file))
             served.file = file
-            for other in self.loaded():
+            for other in self.loaded_models():
                 if other is not served and other.file.name == file.name:  # The name means another file now.
                     self.request_unload(other)
             return served
 
-    def loaded(self) -> list[ServedModel]:
+    def loaded_models(self) -> list[ServedModel]:
         """The models that are READY or DRAINING."""
         with self._lock:
             return [served for served in self._models.values() if served.model is not None]
@@ -137,7 +137,7 @@ class Service:
         """
         served = self.find(name)
         if not name:
-            served = max(self.loaded(), key=lambda other: (other is self.default, other.used_at), default=served)
+            served = max(self.loaded_models(), key=lambda other: (other is self.default, other.used_at), default=served)
         model = served.model
         if model is None:
             raise self._not_loaded(served)
@@ -154,7 +154,7 @@ class Service:
 
     def is_serving(self) -> bool:
         """Whether a request for the default model, or for a loaded one, is served: at once or after a load."""
-        if self.loaded():
+        if self.loaded_models():
             return True
         try:
             self.check_default()

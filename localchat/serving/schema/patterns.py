@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_ATOM = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[uxpP]\{[^}]*\}|.)|."  # An escape, or another character.
+_ATOM = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[uxpP]\{[^}]*\}|.)|[^\\]"  # An escape, or another character.
 # An escaped character, or another one.
 _CHARACTER = re.compile(r"\\.|.", re.DOTALL)
 # A class: whether it is negated, and what is in it. A bracket that is its first character does not end it.

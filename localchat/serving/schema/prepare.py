@@ -18,7 +18,7 @@ from typing import Any, Callable
 from urllib.parse import quote
 
 from .exclusion import exclude_each_other
-from .patterns import in_json_schema
+from .patterns import in_json_schema, whole_names
 from .simplify import keywords_beside_type, simplified
 from .walk import IN_PLACE, Schema, escaped, schemas_of_value, subschemas, target_of, with_children
 
@@ -211,7 +211,10 @@ def _close(schema: Schema, parts: list[Schema]) -> None:
         return
     # A required name counts as declared: a closed object without it could never be complete.
     names = [name for part in parts for keyword in ("properties", "required") for name in part.get(keyword, ())]
-    patterns = [in_json_schema(pattern) for part in parts for pattern in part.get("patternProperties", ())]
+    # The patterns of a few names have become properties, see `simplify.py`.
+    all_patterns = [pattern for part in parts for pattern in part.get("patternProperties", ())]
+    names += [name for pattern in all_patterns for name in whole_names(pattern)]
+    patterns = [in_json_schema(pattern) for pattern in all_patterns if not whole_names(pattern)]
     for keyword, allowed in ("properties", names), ("patternProperties", patterns):
         if allowed:
             schema[keyword] = {**dict.fromkeys(allowed, True), **schema.get(keyword, {})}

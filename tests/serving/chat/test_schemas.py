@@ -135,6 +135,10 @@ ENFORCED = {
     "negated class in names": (
         {"propertyNames": {"pattern": r"^[^\\]$"}, "additionalProperties": INTEGER}, ['{"a": 1}'], ['{"\\\\": 1}'],
     ),
+    "closed names of a listing pattern": (
+        {"properties": {"c": {}}, "anyOf": [{"patternProperties": {"^(a|b)$": INTEGER}}, {"required": ["c"]}]},
+        ['{"a": 1, "b": 1}', '{"c": 0}'], ['{"d": 1}', '{"a": 1, "a": 1}'],
+    ),
     "closed names of patterns": (
         {"properties": {"a": INTEGER}, "anyOf": [{"patternProperties": {"^[^a]$": INTEGER}}, {"required": ["a"]}]},
         ['{"a": 1, "b": 1}'], ['{"cc": 1}', '{"b": ""}'],

@@ -314,7 +314,7 @@ def test_model_is_there_before_it_is_reported_to_be_ready(monkeypatch: pytest.Mo
         service.request_load(service.default)
         wait_for(lambda: service.default.state is State.READY)
         assert not at_report
-        start_log.open("http://localhost", lambda: None)
+        start_log.on_open("http://localhost", lambda: None)
         wait_for(lambda: len(at_report) > 6)
     assert set(at_report) == {State.READY}
 

@@ -282,7 +282,7 @@ def test_first_model_that_fails_ends_the_server_and_a_later_one_is_a_line_of_the
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     file, start_log = ModelFile(DEMO_PATH, "demo"), StartLog(Options())
-    start_log.open("http://localhost", lambda: ended.append(True))
+    start_log.on_open("http://localhost", lambda: ended.append(True))
     for _ in range(2):
         start_log.on_begin()
         start_log.on_progress(file, 0.5)
@@ -299,7 +299,7 @@ def lines_of_start(monkeypatch: pytest.MonkeyPatch, backend: FakeBackend, *, has
     monkeypatch.setattr(load_log, "report", lines.append)
     start_log = StartLog(Options())
     start_log.on_begin()
-    start_log.open("http://localhost", lambda: None, has_several_models=has_several_models)
+    start_log.on_open("http://localhost", lambda: None, has_several_models=has_several_models)
     with stepped(backend) as engine:
         start_log.on_loaded(ModelFile(DEMO_PATH, "demo"), Model("Fake", client_of(engine)))
     return lines
