@@ -292,7 +292,7 @@ REASONS = {
 @pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
 def test_finish_reason_has_the_name_of_the_client(reason, words):
     assert {normal_reason(word) for word in words.split()} == {reason}
-    assert [normal_reason(word) for word in ("because", "stopwatch", "the_end", "id", "")] == [None] * 4
+    assert [normal_reason(word) for word in ("because", "stopwatch", "the_end", "id", "")] == [None] * 5
 
 
 def test_only_a_text_that_is_too_long_is_cut_in_messages():
