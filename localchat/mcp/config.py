@@ -52,8 +52,8 @@ def read_servers(path: str | os.PathLike[str], server_class: Any = MCPServer) ->
 
 
 def _server(name: str, entry: Mapping[str, Any], server_class: type[Server]) -> Server:
-    is_process = entry.get("command") not in (None, "")
-    if is_process == (entry.get("url") not in (None, "")):
+    is_process, has_url = (entry.get(field) not in (None, "") for field in ("command", "url"))
+    if is_process == has_url:
         raise ValueError(f"the server {name} needs either a command or a url")
     if entry.get("type") == "sse":
         raise ValueError(

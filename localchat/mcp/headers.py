@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..schema.keywords import parts_of
 from ..transport.http1 import TOKEN
@@ -31,21 +31,21 @@ def message_headers(message: Json) -> dict[str, str]:
 def argument_headers(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
     """The headers with the arguments of a call that the schema of the tool marks."""
     headers = {}
-    for name, path, _ in _marked(schema, ()):
+    for mark in _marks(schema, ()):
         value: Any = arguments
-        for key in path:
+        for key in mark.path:
             value = value.get(key) if isinstance(value, Mapping) else None
         if value is not None:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            headers[f"Mcp-Param-{name}"] = _encoded(text)
+            headers[f"Mcp-Param-{mark.header}"] = _encoded(text)
     return headers
 
 
 def check_marks(schema: Mapping[str, Any]) -> None:
     """Raise ValueError if a schema marks arguments for headers in a way that the specification does not allow."""
-    marked = list(_marked(schema, ()))
+    marks = list(_marks(schema, ()))
     names = []
-    for name, path, property_schema in marked:
+    for name, path, property_schema in marks:
         where = f"{_ANNOTATION} of {'.'.join(path)}"
         if not isinstance(name, str) or not TOKEN.fullmatch(name):
             raise ValueError(f"{where} is no name of a header: {name!r}")
@@ -54,18 +54,25 @@ def check_marks(schema: Mapping[str, Any]) -> None:
         names.append(name.lower())
     if len(set(names)) < len(names):
         raise ValueError(f"two properties have one {_ANNOTATION}: {', '.join(names)}")
-    if sum(_ANNOTATION in part for part in parts_of(schema)) > len(marked):
+    if sum(_ANNOTATION in part for part in parts_of(schema)) > len(marks):
         raise ValueError(f"{_ANNOTATION} stands at a place that is not reached by properties alone")
 
 
-def _marked(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...], Mapping[str, Any]]]:
-    """The marked properties: the name of the header, the path of the property and its schema."""
+class _Mark(NamedTuple):
+    """The annotation of a property whose argument is repeated in a header."""
+
+    header: Any  # The name of the header after `Mcp-Param-`; a server may send something else than a text.
+    path: tuple[str, ...]  # The names of the properties that lead to the argument.
+    schema: Mapping[str, Any]  # That of the property.
+
+
+def _marks(schema: Any, path: tuple[str, ...]) -> Iterator[_Mark]:
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     for key, value in properties.items() if isinstance(properties, Mapping) else ():
         if isinstance(value, Mapping):
             if _ANNOTATION in value:
-                yield value[_ANNOTATION], (*path, key), value
-            yield from _marked(value, (*path, key))
+                yield _Mark(value[_ANNOTATION], (*path, key), value)
+            yield from _marks(value, (*path, key))
 
 
 def _encoded(text: str) -> str:

@@ -30,12 +30,12 @@ from .revisions import VERSION_KEY
 from .session import Outgoing, Session, log
 
 # The wait before a stream that ended is resumed, if the server sent no time for it (`retry`). It doubles with each
-# failed try in a row, up to the maximum.
+# failed connection in a row, up to the maximum.
 _RESUME_S = 1.0
 _MAX_RESUME_S = 30.0
 _MAX_RETRY_S = 3600.0  # The limit of the time that a server may send.
-_MAX_TRIES = 5  # The limit of failed tries in a row. A try fails if it receives no event and is shorter than `_LONG_S`.
 _LONG_S = 5.0  # A stream without events that stays open longer is in order: the server has nothing to report.
+_MAX_FAILURES = 5  # The limit of connections in a row that bring no event and are shorter than `_LONG_S`.
 _MAX_REQUESTS = 256  # The limit of requests in flight.
 _CLOSE_S = 2.0  # The limit of the request that ends a session.
 
@@ -55,7 +55,7 @@ class HTTPTransport:
     begins_with_discover = True  # A server without it responds with an error, and nothing is lost.
 
     def __init__(self, name: str, url: str, timeout: Timeout, options: Mapping[str, Any]) -> None:
-        self.revision = ""  # The revision of the protocol, for the requests of a server before 2026-07-28.
+        self.legacy_revision = ""  # For the headers of requests.
         self._name = name
         self._settings = Settings(base_url=url, api_key="", **options)
         self._path = urlsplit(url).path or "/"  # With a slash at its end, which a base URL does not have.
@@ -90,11 +90,11 @@ class HTTPTransport:
     def listen(self) -> None:
         """Receive the messages that belong to no request, if the server has a stream for them."""
         self._listener = driver = Driver()
-        self._listener_stream = stream = _EventStream(has_begun=False)
+        self._listener_stream = stream = _EventStream()
 
         def listen() -> None:
             try:
-                run_blocking(self._follow(driver, stream, None))
+                run_blocking(self._listen(driver, stream))
             except (LocalChatError, NotAMessage, SSEError, ValueError) as error:
                 log.debug("%s: no messages outside of responses: %s", self._name, self._session.shown(str(error)))
 
@@ -171,7 +171,7 @@ class HTTPTransport:
         return error
 
     # Requests. The coroutines run in threads, and call each other in this order: `_post`, then `_send_message` for a
-    # request, then `_receive` for the response, with `_receive_json` or `_receive_events`, and `_follow` for the rest
+    # request, then `_receive` for the response, with `_receive_json` or `_receive_events`, and `_resume` for the rest
     # of a stream that ended too early.
 
     def _call(
@@ -187,7 +187,7 @@ class HTTPTransport:
 
     def _state_headers(self) -> dict[str, str]:
         """The headers with the revision and the session, of servers before revision 2026-07-28."""
-        headers = {"MCP-Protocol-Version": self.revision} if self.revision else {}
+        headers = {"MCP-Protocol-Version": self.legacy_revision} if self.legacy_revision else {}
         return {**headers, "Mcp-Session-Id": self._session_id} if self._session_id is not None else headers
 
     async def _post(self, outgoing: Outgoing, driver: Driver) -> None:
@@ -228,9 +228,9 @@ class HTTPTransport:
             outgoing = Outgoing(self._initialize_message, {})
             call = await self._send_message(driver, outgoing.message, {})
             await self._receive(driver, call, outgoing)
-            outgoing.settle(self._error("the response to initialize has no result"))
+            outgoing.settle(self._error("the response to initialize has no result"))  # No effect if it had one.
             result = outgoing.outcome
-            if not isinstance(result, dict) or result.get("protocolVersion") != self.revision:
+            if not isinstance(result, dict) or result.get("protocolVersion") != self.legacy_revision:
                 raise ProtocolError("the new session has another revision of the protocol")
             call = await self._send_message(driver, _INITIALIZED_NOTIFICATION, self._state_headers())
             call.release()
@@ -262,22 +262,19 @@ class HTTPTransport:
 
     async def _receive(self, driver: Driver, call: Call, outgoing: Outgoing, is_resumable: bool = True) -> None:
         """Receive the response to a message, if it has one."""
+        stream = _EventStream(is_resumable)
         try:
-            if not outgoing.is_request:
-                return
-            if not _is_stream(call):
-                await self._receive_json(call, outgoing)
-                return
-            stream = _EventStream(has_begun=True)
-            try:
+            if outgoing.is_request and _is_stream(call):
                 await self._receive_events(call, stream, outgoing)
-            except IncompleteStream:
-                if not (is_resumable and stream.last_id):
-                    raise
+            elif outgoing.is_request:
+                await self._receive_json(call, outgoing)
+        except IncompleteStream:
+            if not stream.can_be_resumed:
+                raise
         finally:
             call.release()
-        if not outgoing.is_settled and is_resumable and stream.last_id:
-            await self._follow(driver, stream, outgoing)
+        if stream.can_be_resumed:
+            await self._resume(driver, stream, outgoing)
 
     async def _receive_json(self, call: Call, outgoing: Outgoing) -> None:
         body = bytearray()
@@ -310,50 +307,66 @@ class HTTPTransport:
             if decoder.reconnection_ms is not None:
                 stream.retry_s = min(decoder.reconnection_ms / 1000, _MAX_RETRY_S)
 
-    async def _follow(self, driver: Driver, stream: _EventStream, outgoing: Outgoing | None) -> None:
-        """Receive a stream on further connections, until the response has come or too many tries brought nothing."""
-        tries = 0
-        while outgoing is None or not outgoing.is_settled:
-            if tries == _MAX_TRIES:
-                raise IncompleteStream(f"the stream ended, and {tries} tries to resume it brought nothing")
-            if stream.has_begun or tries:
-                default_s = min(_RESUME_S * 2**tries, _MAX_RESUME_S)
-                with contextlib.suppress(ConnectionAbortedError):  # It was cancelled.
-                    await driver.sleep(default_s if stream.retry_s is None else stream.retry_s)
-            if driver.is_cancelled:
-                raise Cancelled("the stream was closed")
-            n_events, begin_s = stream.n_events, time.monotonic()
-            resume_headers = {"Last-Event-ID": stream.last_id} if stream.last_id else {}
-            call = self._call(driver, {**self._state_headers(), **resume_headers})
-            try:
-                await call.send("GET", self._path, None)
-                stream.has_begun = True
-                if not _is_stream(call):
-                    raise ProtocolError("the response to a GET is no stream of events")
-                if outgoing is None:  # Changes before this connection were not reported.
-                    self._session.n_tool_changes += 1
-                    stream.is_connected = True
-                await self._receive_events(call, stream, outgoing)
-            except LocalChatError as error:
-                if retry_delay(error, tries, _MAX_TRIES) is None:
-                    raise
-                log.debug("%s: a stream ended: %s", self._name, self._session.shown(str(error)))
-            finally:
-                stream.is_connected = False
-                call.release()
-            has_made_progress = stream.n_events > n_events or time.monotonic() - begin_s > _LONG_S
-            tries = 0 if has_made_progress else tries + 1
+    async def _resume(self, driver: Driver, stream: _EventStream, outgoing: Outgoing) -> None:
+        """Receive the rest of a response on further connections. Raises IncompleteStream if they bring nothing."""
+        while not outgoing.is_settled:
+            await self._wait_to_resume(driver, stream)
+            await self._receive_connection(driver, stream, outgoing)
+
+    async def _listen(self, driver: Driver, stream: _EventStream) -> None:
+        """Receive the messages that belong to no request, on one connection after another, until an error."""
+        while True:
+            await self._receive_connection(driver, stream, None)
+            await self._wait_to_resume(driver, stream)
+
+    async def _wait_to_resume(self, driver: Driver, stream: _EventStream) -> None:
+        n_failures = stream.n_failures
+        if n_failures == _MAX_FAILURES:
+            raise IncompleteStream(f"the stream ended, and {n_failures} tries to resume it brought nothing")
+        default_s = min(_RESUME_S * 2**n_failures, _MAX_RESUME_S)
+        with contextlib.suppress(ConnectionAbortedError):  # It was cancelled.
+            await driver.sleep(default_s if stream.retry_s is None else stream.retry_s)
+
+    async def _receive_connection(self, driver: Driver, stream: _EventStream, outgoing: Outgoing | None) -> None:
+        """Receive a stream on one further connection. A failure that may be temporary is counted."""
+        if driver.is_cancelled:
+            raise Cancelled("the stream was closed")
+        n_events, begin_s = stream.n_events, time.monotonic()
+        resume_headers = {"Last-Event-ID": stream.last_id} if stream.last_id else {}
+        call = self._call(driver, {**self._state_headers(), **resume_headers})
+        try:
+            await call.send("GET", self._path, None)
+            if not _is_stream(call):
+                raise ProtocolError("the response to a GET is no stream of events")
+            if outgoing is None:  # Changes before this connection were not reported.
+                self._session.n_tool_changes += 1
+                stream.is_connected = True
+            await self._receive_events(call, stream, outgoing)
+        except LocalChatError as error:
+            if retry_delay(error, stream.n_failures, _MAX_FAILURES) is None:
+                raise
+            log.debug("%s: a stream ended: %s", self._name, self._session.shown(str(error)))
+        finally:
+            stream.is_connected = False
+            call.release()
+        has_made_progress = stream.n_events > n_events or time.monotonic() - begin_s > _LONG_S
+        stream.n_failures = 0 if has_made_progress else stream.n_failures + 1
 
 
 @dataclass
 class _EventStream:
     """A stream of events, which several connections may bring one after another."""
 
-    has_begun: bool  # Whether a connection has brought a part of it.
+    is_resumable: bool = True  # Whether the revision of the protocol lets streams be resumed.
     is_connected: bool = False  # Whether a connection brings it now; only for the messages that belong to no request.
     n_events: int = 0
+    n_failures: int = 0  # How many of its last connections have failed.
     last_id: str = ""  # The id of its last event; empty if events have none.
     retry_s: float | None = None  # The time that the server sent, to wait before the next connection.
+
+    @property
+    def can_be_resumed(self) -> bool:
+        return self.is_resumable and self.last_id != ""
 
 
 def _is_header_value(text: str) -> bool:

@@ -8,11 +8,18 @@ from pathlib import Path
 
 # Programs that run other programs: the name of a server has also the name of the other one.
 _LAUNCHERS = {"npx", "uvx", "bunx", "pipx", "node", "deno", "bun", "python", "python3", "uv", "docker", "podman"}
-# Their options whose value is the next argument, and no program.
+_SUBCOMMANDS = {"run", "exec", "x", "tool"}
+# Their options whose value is the next argument, and those without a value. After any other option, the next argument
+# may be its value, such as a key.
 _OPTIONS_WITH_VALUES = {
     *("--directory", "--project", "--from", "--with", "--with-editable", "--python", "-p", "--package", "--index-url"),
     *("-e", "--env", "--env-file", "-v", "--volume", "--mount", "--name", "--network", "--net", "-w", "--workdir"),
-    *("-u", "--user", "--entrypoint", "--platform"),
+    *("--user", "--entrypoint", "--platform", "--label"),
+}
+_FLAGS = {
+    *("-y", "--yes", "-q", "--quiet", "--no-install", "--offline", "--isolated", "-m", "--"),
+    *("-i", "-t", "-it", "-ti", "--interactive", "--tty", "--rm", "--init"),
+    *("-A", "--allow-all", "--allow-net", "--allow-read", "--allow-write", "--allow-env", "--allow-run"),
 }
 _PACKAGE = re.compile(r"[\w.@:/\\+-]+")
 
@@ -42,12 +49,21 @@ def url_name(url: str) -> str:
 
 
 def command_name(words: Sequence[str]) -> str:
-    """The name of a program; after that of a launcher, the last part of the first argument that is no option."""
+    """The name of a program; after that of a launcher, the last part of the path of what it runs."""
     name = Path(words[0]).name
-    others = [
-        word
-        for before, word in zip(words, words[1:])
-        if not word.startswith("-") and word not in ("run", "exec", "x", "tool") and before not in _OPTIONS_WITH_VALUES
-    ]
-    is_launcher = name.partition(".")[0].lower() in _LAUNCHERS
-    return f"{name} {Path(others[0]).name}" if is_launcher and others and _PACKAGE.fullmatch(others[0]) else name
+    package = _package_of(words[1:]) if name.partition(".")[0].lower() in _LAUNCHERS else ""
+    return f"{name} {Path(package).name}" if _PACKAGE.fullmatch(package) else name
+
+
+def _package_of(arguments: Sequence[str]) -> str:
+    """The first argument of a launcher that is neither an option nor its value; "" if that is not known."""
+    words = iter(arguments)
+    for word in words:
+        if word in _OPTIONS_WITH_VALUES:
+            next(words, None)
+        elif not word.startswith("-"):
+            if word not in _SUBCOMMANDS:
+                return word
+        elif word not in _FLAGS and "=" not in word:
+            return ""
+    return ""

@@ -40,7 +40,13 @@ class Negotiation:
         self._timeout = timeout
 
     async def negotiate(self, waiter: AnyWaiter, requested: str | None) -> ServerDescription:
-        """Begin with `server/discover` or with `initialize`. A server that does not know it gets the other one."""
+        """The description of the server, in the requested revision. Without one, two requests are tried:
+
+        first request      outcome                         next request
+        server/discover    an error                        initialize
+                           no response in time             initialize, then server/discover again
+        initialize         an error of the server          server/discover; its failure raises the first error
+        """
         if requested is not None:
             return await (self._discover if revisions.is_modern(requested) else self._initialize)(waiter, requested)
         if self._transport.begins_with_discover:
@@ -51,11 +57,14 @@ class Negotiation:
             except TimedOut as error:
                 if error.kind == "connect":
                     raise
-                # Some servers before 2026-07-28 ignore requests that they do not know: `initialize` comes below.
+                # Some servers before 2026-07-28 ignore requests that they do not know.
+        return await self._initialize_or_discover(waiter)
+
+    async def _initialize_or_discover(self, waiter: AnyWaiter) -> ServerDescription:
         try:
             return await self._initialize(waiter, revisions.LEGACY[-1])
         except MCPError as error:
-            if error.code is None:
+            if error.code is None:  # The server has not reported this error.
                 raise
             with contextlib.suppress(MCPError):
                 return await self._discover(waiter, revisions.MODERN[-1])
@@ -69,7 +78,7 @@ class Negotiation:
 
     async def _discover(self, waiter: AnyWaiter, revision: str, timeout: Timeout | None = None) -> ServerDescription:
         """Ask for the revisions of the server, first in `revision`. One before 2026-07-28 begins with `initialize`."""
-        result: Json = {}
+        result: Json | None = None  # None if an error has the revisions.
         try:
             result = await self._request_description(waiter, revision, timeout)
             supported = result.get("supportedVersions")
@@ -82,7 +91,9 @@ class Negotiation:
             raise self._error(f"it supports other revisions than {', '.join(revisions.REVISIONS)}")
         if not revisions.is_modern(newest):
             return await self._initialize(waiter, newest)
-        return ServerDescription.of(newest, result or await self._request_description(waiter, newest))
+        if result is None:
+            result = await self._request_description(waiter, newest)
+        return ServerDescription.of(newest, result)
 
     async def _request_description(self, waiter: AnyWaiter, revision: str, timeout: Timeout | None = None) -> Json:
         params = {"_meta": request_meta(revision, self._features)}
@@ -96,7 +107,7 @@ class Negotiation:
         chosen = result.get("protocolVersion")
         if chosen not in revisions.LEGACY:
             raise self._error(f"it speaks the revision {chosen!r:.40}, this client {', '.join(revisions.LEGACY)}")
-        self._transport.revision = chosen
+        self._transport.legacy_revision = chosen
         await self._session.notify_and_wait(waiter, "notifications/initialized", CallLimits.of(self._timeout))
         description = ServerDescription.of(chosen, result)
         if description.reports_tools or "logging" in description.capabilities or self._features.functions:

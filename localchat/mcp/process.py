@@ -10,9 +10,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..transport.secrets import CREDENTIAL_NAMES
 from .messages import LineDecoder, MCPError, NotAMessage, encode, failure
 from .session import Outgoing, Session, log
 
@@ -41,6 +42,13 @@ def server_environment(added: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server: what programs need to start, and what the program gives, but no keys."""
     names = _INHERITED_ON_WINDOWS if os.name == "nt" else _INHERITED
     return {**{name: os.environ[name] for name in names if name in os.environ}, **added}
+
+
+def secrets_of_environment(added: Mapping[str, str]) -> Iterator[str]:
+    """The values of variables that may be secrets: others than words and the paths of this machine."""
+    for name, value in added.items():
+        if CREDENTIAL_NAMES.search(name.lower()) or not (value.isalpha() or os.path.exists(value)):
+            yield value
 
 
 def find_program(
@@ -84,7 +92,7 @@ class ProcessTransport:
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None
     ) -> None:
-        self.revision = ""  # Only HTTP sends it.
+        self.legacy_revision = ""  # Only HTTP sends it.
         self._name = name
         self._command = list(map(str, command))
         self._environment = server_environment(env)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ def _media_part(kind: str, data: Any, mime_type: Any, accepted_media: Collection
     if kind not in accepted_media:
         return _text(f"[{what}, which is left out: the model takes none]")
     try:
-        return _MEDIA[kind](base64.b64decode(data, validate=True))
+        return _MEDIA[kind](media.decode_base64(data))
     except (TypeError, ValueError) as error:
         return _text(f"[{what}, which is left out: {error}]")
 

@@ -26,7 +26,7 @@ from .http import HTTPTransport
 from .messages import Json, MCPError, failure
 from .names import command_name, free_name, is_url, url_name
 from .negotiation import Negotiation, request_meta
-from .process import ProcessTransport
+from .process import ProcessTransport, secrets_of_environment
 from .results import MCPResult, read_result
 from .revisions import ServerDescription
 from .session import AnyWaiter, CallLimits, Progress, Session, Transport, Waiter, log
@@ -46,8 +46,14 @@ class ToolList(NamedTuple):
     """The tools of a server when it listed them."""
 
     definitions: dict[str, Json]  # By their names.
-    end: float  # The end of the time that the server sent with them, by time.monotonic. Only since 2026-07-28.
+    fresh_until: float  # The end of the time that the server sent with them, by time.monotonic; only since 2026-07-28.
     n_changes: int  # `Session.n_tool_changes` before the list was requested: another number means that it has changed.
+
+
+def _ttl_s(page: Json) -> float:
+    """The seconds for which a page of a list may be used; 0 if the server sent no time."""
+    ttl_ms = page.get("ttlMs")
+    return min(ttl_ms, _MAX_TTL_MS) / 1000 if isinstance(ttl_ms, (int, float)) else 0
 
 
 class BaseMCPServer:
@@ -97,7 +103,7 @@ class BaseMCPServer:
             self._secrets = Secrets([*secrets_of_url(command_line[0]), *secrets_of_headers(headers or {})])
         else:
             self._transport = ProcessTransport(self.name, command_line, env or {}, cwd)
-            self._secrets = Secrets((env or {}).values())
+            self._secrets = Secrets(secrets_of_environment(env or {}))
         # None before the server is started, and the function that ends it, also at the end of the program.
         self._session: Session | None = None
         self._finalizer: Any = None
@@ -219,17 +225,17 @@ class BaseMCPServer:
         listed = self._tool_list
         if listed is not None and listed.n_changes == n_changes and self._is_fresh(listed):
             return listed.definitions
-        begin_s, ttl_s = time.monotonic(), float("inf")
+        begin_s, ttl_s = time.monotonic(), float("inf")  # The shortest time of all pages.
         definitions: dict[str, Json] = {}
         cursor: Any = None
         for _ in range(_MAX_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
             page = await self._request(waiter, "tools/list", params, limits)
-            tools, ttl_ms = page.get("tools"), page.get("ttlMs")
+            tools = page.get("tools")
             if not isinstance(tools, list):
                 raise self._error("the result of tools/list has no list of tools")
             definitions.update((tool["name"], tool) for tool in tools if self._is_usable(tool))
-            ttl_s = min(ttl_s, min(ttl_ms, _MAX_TTL_MS) / 1000 if isinstance(ttl_ms, (int, float)) else 0)
+            ttl_s = min(ttl_s, _ttl_s(page))
             cursor = page.get("nextCursor") or None
             if cursor is None:
                 break
@@ -239,13 +245,12 @@ class BaseMCPServer:
         return definitions
 
     def _is_fresh(self, listed: ToolList) -> bool:
-        """Whether a list of tools is that of the server, unless the server has reported a change.
+        """Whether a list of tools may still be used if no change was reported.
 
-        Since 2026-07-28 the server limits the time. Before, the list is fresh while reports of changes would be
-        received.
+        Since 2026-07-28: until the end of its time. Before: while reports of changes would be received.
         """
         if revisions.is_modern(self.revision):
-            return time.monotonic() < listed.end
+            return time.monotonic() < listed.fresh_until
         return self._description.reports_tools and self._transport.is_listening
 
     def _is_usable(self, definition: Any) -> bool:
@@ -308,7 +313,7 @@ class BaseMCPServer:
         except MCPError as error:
             if error.code != revisions.HEADER_MISMATCH or not self._is_stateless_http:
                 raise
-            self._tool_list = None  # The schema of the tool has changed.
+            self._tool_list = None  # The schema of the tool has changed: list it again for the right headers.
             result = await request()
         definition = {} if self._tool_list is None else self._tool_list.definitions.get(name, {})
         try:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import LocalChatError, TimedOut
+from ..reply.payloads import as_integer
 from ..texts import escaped
 from ..transport.secrets import Secrets
 from ..transport.sockets import start_thread
@@ -113,7 +114,7 @@ class CallLimits(NamedTuple):
 
 
 class Outgoing:
-    """A message to the server, and its outcome. Any thread may call the methods.
+    """A message to the server and its outcome, like a Future without a lock. Any thread may call the methods.
 
     The outcome of a request is its result or an error; that of any other message is {} when it is delivered.
     """
@@ -157,7 +158,7 @@ class Outgoing:
 class Transport(Protocol):
     """Sends messages to a server, and receives its messages."""
 
-    revision: str  # The negotiated revision, if it is one before 2026-07-28; the negotiation sets it.
+    legacy_revision: str  # The negotiated revision if it is one before 2026-07-28, else empty; the negotiation sets it.
 
     @property
     def begins_with_discover(self) -> bool:
@@ -327,17 +328,17 @@ class Session:
         if response_id is None and isinstance(error, dict):  # The server could not read the id of the request.
             is_unreadable = error.get("code") in (PARSE_ERROR, INVALID_REQUEST)
             pending = list(self._pending.values())
+            # Over HTTP the transport knows the request. Over stdio it is known only if no other one waits.
             return outgoing or (pending[0] if is_unreadable and len(pending) == 1 else None)
-        if type(response_id) is not int:  # True would be equal to 1.
-            return None
-        if outgoing is not None and response_id == outgoing.message.get("id"):
+        number = as_integer(response_id)  # Some servers send it as text.
+        if outgoing is not None and number == outgoing.message.get("id"):
             return outgoing
-        return self._pending.get(response_id)
+        return self._pending.get(number)
 
     def _take_notification(self, method: str, params: Json) -> None:
         if method == "notifications/progress":
             token, progress = params.get("progressToken"), params.get("progress")
-            outgoing = self._pending.get(token) if type(token) is int else None
+            outgoing = self._pending.get(as_integer(token))
             if outgoing is not None and isinstance(progress, (int, float)):
                 total, message = params.get("total"), params.get("message")
                 total = total if isinstance(total, (int, float)) else None

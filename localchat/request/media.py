@@ -87,7 +87,12 @@ def _data_of(url: str) -> bytes:
     head, _, data = url.partition(",")
     if not head.lower().endswith(";base64"):
         return unquote_to_bytes(data)
-    return base64.b64decode("".join(unquote(data).split()), validate=True)
+    return decode_base64(unquote(data))
+
+
+def decode_base64(data: Any) -> bytes:
+    """The bytes of base64, which may have line ends. Raises TypeError or ValueError for anything else."""
+    return base64.b64decode("".join(data.split()) if isinstance(data, str) else data, validate=True)
 
 
 def _read(source: Any) -> bytes:

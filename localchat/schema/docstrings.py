@@ -93,7 +93,6 @@ def _read_rest(lines: list[str], described: dict[str, str]) -> list[str]:
 
 def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
     """Describe the parameters and return the other lines. A section ends where its indentation ends."""
-    # A title without indented text below it is no section, except above parameters, which some do not indent.
     summary: list[str] = []
     section: re.Match[str] | None = None
     names: list[str] = []
@@ -101,11 +100,13 @@ def _read_google(lines: list[str], described: dict[str, str]) -> list[str]:
     for number, line in enumerate(lines, 1):
         following = next((other for other in lines[number:] if other.strip()), "")
         title = _SECTION.fullmatch(line)
+        # A title without indented text below it is no section, except above parameters, which some do not indent.
+        has_entries = title is not None and title["parameters"] and _ENTRY.match(following)
         # Without indentation, only entries belong to a section.
-        ends_section = line[:1].strip() if indent else not _ENTRY.match(line)
-        if title and (following.startswith(" ") or (title["parameters"] and _ENTRY.match(following))):
+        is_outside = bool(line[:1].strip()) if indent else not _ENTRY.match(line)
+        if title and (following.startswith(" ") or has_entries):
             section, names, indent = title, [], len(following) - len(following.lstrip())
-        elif section is None or ends_section:
+        elif section is None or is_outside:
             section = None
             summary.append(line)
         elif section["parameters"] and line.strip():

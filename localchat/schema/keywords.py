@@ -31,7 +31,7 @@ SCHEMAS_BY_NAME = frozenset(
 
 
 def with_changed_parts(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Json:
-    """A schema in which a function has changed the schemas in it. All other values stay."""
+    """A schema in which a function has changed the schemas directly in it. All other values stay."""
     changed: Json = {}
     for keyword, value in schema.items():
         if keyword in SCHEMAS_BY_NAME and isinstance(value, Mapping):
@@ -51,7 +51,11 @@ def _changed(part: Any, change: Callable[[Any], Any]) -> Any:
 def parts_of(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """A schema and all schemas in it, without those that are true or false."""
     yield schema
-    parts: list[Mapping[str, Any]] = []
-    with_changed_parts(schema, parts.append)
-    for part in parts:
+    for part in _direct_parts(schema):
         yield from parts_of(part)
+
+
+def _direct_parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    parts: list[Mapping[str, Any]] = []
+    with_changed_parts(schema, parts.append)  # Only for the walk: the changed schema is not used.
+    return parts

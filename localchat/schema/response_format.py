@@ -40,12 +40,16 @@ _NAME_CHARS = 64  # The longest schema name that OpenAI accepts.
 _ALL_MODES = ("strict", "schema", "types", "wrapped", "json_object", "prompt")
 _UNWRAPPED_MODES = ("strict", "schema", "types")  # The field has a schema of the value itself.
 
+# Words of errors, in any case. Those about the response format, such as "'json_schema' is not supported".
 _FORMAT_WORDS = re.compile(
     r"response_format|json_schema|json_object|schema|structured|grammar|strict|additionalprop", re.IGNORECASE
 )
+# Those about this schema, such as OpenAI's "Invalid schema for response_format 'a': In context=('properties', 'b'),
+# 'default' is not permitted.", or "unsupported keyword", where another schema may be accepted.
 _SCHEMA_WORDS = re.compile(
     r"invalid[\w\s]{0,9}schema|in context|\bstrict\b|permitted|keyword|additionalprop", re.IGNORECASE
 )
+_BEFORE_NAME = r"(?:[\"'`]|\bformat\W{1,3})"
 _OBJECT_WORD = re.compile(r"\bobject\b", re.IGNORECASE)
 
 
@@ -99,7 +103,11 @@ class ExpectedValue:
         return {name: value for name, value in body.items() if name != "response_format"}
 
     def weaken(self, error: StatusError) -> bool:
-        """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
+        """Go to a weaker mode if the server refused the current one. Return False if there is no reason to repeat.
+
+        An error that is not about the format: none. An object is needed: "wrapped". About this schema: the next mode.
+        Any other error about the format: the next mode that has no schema of the value itself.
+        """
         if not self._weaker_modes or not self._is_about_the_format(error.body):
             return False
         weaker = self._weaker_modes
@@ -151,13 +159,24 @@ class ExpectedValue:
         try:
             return build_shape(self._shape, value[WRAPPED_NAME])
         except DoesNotFit:
-            with contextlib.suppress(DoesNotFit):  # Without a constraint, it may be an object with this property alone.
+            # Without a constraint, the model may have generated the value without a wrapper, and a schema such as
+            # `anyOf` may allow an object with a property of this name.
+            with contextlib.suppress(DoesNotFit):
                 return build_shape(self._shape, value)
             raise
 
     def _names_a_constraint(self, text: str) -> bool:
-        """Whether the text of an error names a keyword or a format of the schema that the mode "types" leaves out."""
-        return any(re.search(rf"\b{re.escape(name)}\b", text) for name in constraints_of(self._schema))
+        """Whether the text of an error names a keyword or a format of the schema that the mode "types" leaves out.
+
+        Many are words of English, such as `maximum`: these count in quotation marks, after the word "format" as in
+        "unknown format: path", or if the text is about a schema.
+        """
+        is_about_a_schema = _SCHEMA_WORDS.search(text) is not None
+        for name in constraints_of(self._schema):
+            before = _BEFORE_NAME if name.islower() and not is_about_a_schema else r"\b"
+            if re.search(rf"{before}{re.escape(name)}\b", text):
+                return True
+        return False
 
     def _with_instruction(self, messages: list[Json]) -> list[Json]:
         """The messages with the schema in the system message."""
@@ -169,9 +188,12 @@ class ExpectedValue:
         return [{"role": "system", "content": text}, *messages]
 
 
+_ON_THE_LINE = r"(?i:json)?[ \t]*(?=[{\[])"  # The beginning of JSON on the line of the fence.
+
+
 def _parse(text: str) -> Any:
     """Parse JSON. Without a constraint, models often generate it in a fenced code block, which they may not close."""
-    fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
+    fenced = re.fullmatch(rf"\s*```(?:\w*\r?\n|{_ON_THE_LINE})(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
     blocks = [fenced[1]] if fenced else re.findall(r"^```\w*\r?\n(.*?)\r?\n```", text, re.DOTALL | re.MULTILINE)
     try:
         # Other text around the only block introduces it.

@@ -96,13 +96,17 @@ def _check_reference(value: Any, root: Json, path: str) -> None:
             target = resolve(root, value)
         except ValueError as error:
             raise _wrong(path, str(error)) from None
-        if not isinstance(target, dict) or "$ref" not in target:
+        if not isinstance(target, (dict, bool)):
+            raise _wrong(path, f"{show(value)} is no schema, but {show(target)}")
+        if isinstance(target, bool) or "$ref" not in target:
             return
         value = target["$ref"]
+    if isinstance(value, str):
+        raise _wrong(path, f"the reference {show(value)} leads back to itself")
     raise _wrong(path, f"expected a reference to a schema such as '#/$defs/name', got {show(value)}")
 
 
-def _checks_type(expected: str, *types: type) -> Callable[[Any, Json, str], None]:
+def _instance_check(expected: str, *types: type) -> Callable[[Any, Json, str], None]:
     def check(value: Any, root: Json, path: str) -> None:
         is_bool = isinstance(value, bool) and bool not in types
         if not isinstance(value, types) or is_bool:
@@ -132,12 +136,12 @@ _CHECKS: dict[str, Callable[[Any, Json, str], None]] = {
     "type": _check_type,
     "required": _check_names,
     "multipleOf": _check_step,
-    "uniqueItems": _checks_type("a boolean", bool),
-    "enum": _checks_type("a list", list),
-    **dict.fromkeys(("pattern", "format", "description", "title"), _checks_type("a text", str)),
-    **dict.fromkeys(("minimum", "maximum"), _checks_type("a number", int, float)),
+    "uniqueItems": _instance_check("a boolean", bool),
+    "enum": _instance_check("a list", list),
+    **dict.fromkeys(("pattern", "format", "description", "title"), _instance_check("a text", str)),
+    **dict.fromkeys(("minimum", "maximum"), _instance_check("a number", int, float)),
     # In draft 4 and OpenAPI 3.0 a boolean, beside `minimum` and `maximum`.
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _checks_type("a number", int, float, bool)),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _instance_check("a number", int, float, bool)),
     **dict.fromkeys(
         [f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Contains", "Properties")],
         _check_count,

@@ -50,7 +50,8 @@ class Definitions:
 
     def __init__(self) -> None:
         self.schemas: dict[str, Json] = {}  # By their names.
-        self.repeated: set[str] = set()  # The names with several references, which must stay in `$defs`.
+        # The names that must stay in `$defs`: those with several references, and those of a class that has made them.
+        self.kept_names: set[str] = set()
         self._names: dict[Any, str] = {}  # By the keys of records.
 
     def reference(self, key: Any, title: str, describe: Callable[[Definitions], Json]) -> Json:
@@ -59,7 +60,7 @@ class Definitions:
         The name of the entry is the title of the record, with a number if another record has the same title.
         """
         if key in self._names:
-            self.repeated.add(self._names[key])
+            self.kept_names.add(self._names[key])
         else:
             title = re.sub(r"[^\w-]", "_", title)
             names = itertools.chain([title], (f"{title}_{number}" for number in itertools.count(2)))
@@ -90,7 +91,7 @@ def document(shape: Shape) -> Json:
     name = str(schema.get("$ref")).rpartition("/")[2]
     if list(schema) == ["$ref"] and name in definitions.schemas:
         schema = definitions.schemas[name]
-        if name not in definitions.repeated:
+        if name not in definitions.kept_names:
             del definitions.schemas[name]
     return {**schema, "$defs": definitions.schemas} if definitions.schemas else schema
 
@@ -257,7 +258,7 @@ def _self_describing(model: Any) -> Shape:
         for name, definition in schema.pop("$defs", {}).items():
             if definitions.schemas.setdefault(name, definition) != definition:
                 raise TypeError(f"two types named {name} have different schemas: rename one")
-            definitions.repeated.add(name)
+            definitions.kept_names.add(name)
         return schema
 
     make = getattr(model, "model_validate", None) or (lambda fields: model(**fields))
@@ -275,6 +276,13 @@ def _array(args: Args, make: Callable[[Iterable[Any]], Any] = list, unique: bool
         return _call_maker(make, [item_shape.build(item, f"{path}[{i}]") for i, item in enumerate(value)], path)
 
     return Shape(schema, build)
+
+
+def _set(args: Args, make: Callable[[Iterable[Any]], Any]) -> Shape:
+    item_type = typing.get_origin(args[0]) or args[0] if args else str
+    if getattr(item_type, "__hash__", None) is None:
+        raise TypeError(f"a set cannot hold {args[0]!r}, which is not hashable: use a list, or a frozen dataclass")
+    return _array(args, make, unique=True)
 
 
 def _tuple(args: Args) -> Shape:
@@ -315,7 +323,7 @@ def _union(args: Args) -> Shape:
     documents = functools.lru_cache(maxsize=1)(lambda: list(map(document, options)))
 
     def candidates(value: Any) -> list[Shape]:
-        """The options that allow a value, of which at least one does."""
+        """The options that allow a value. At least one does, since `build_shape` has validated the value."""
         pairs = [(option, schema) for option, schema in zip(options, documents()) if is_of_type(value, schema)]
         if len(pairs) > 1:
             pairs = [(option, schema) for option, schema in pairs if not any(validation_errors(value, schema))]
@@ -350,8 +358,8 @@ def _constants(options: list[tuple[Any, Any]]) -> Shape:
 _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
     **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), _array),
     collections.deque: lambda args: _array(args, collections.deque),
-    **dict.fromkeys((set, abc.Set, abc.MutableSet), lambda args: _array(args, set, unique=True)),
-    frozenset: lambda args: _array(args, frozenset, unique=True),
+    **dict.fromkeys((set, abc.Set, abc.MutableSet), lambda args: _set(args, set)),
+    frozenset: lambda args: _set(args, frozenset),
     tuple: _tuple,
     **dict.fromkeys((dict, abc.Mapping, abc.MutableMapping), _map),
     typing.Final: lambda args: shape_of(args[0]),

@@ -8,12 +8,13 @@ bounds, dependencies and null are supported. All other keywords and formats are 
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 from urllib.parse import unquote
 
 from ..texts import cut
@@ -41,12 +42,25 @@ class ValidationError(NamedTuple):
         return f"{self.path}: {self.text}"
 
 
-Errors = Iterator[ValidationError]
+Path = tuple[Union[str, int], ...]  # The names and the indexes that lead to a value.
 
 
-def validation_errors(value: Any, schema: Any) -> Errors:
+class _Error(NamedTuple):
+    """A ValidationError whose path is not a text yet."""
+
+    path: Path
+    text: str
+
+
+_Errors = Iterator[_Error]
+
+_CONSTANTS = frozenset({"const", "enum"})
+
+
+def validation_errors(value: Any, schema: Any) -> Iterator[ValidationError]:
     """The errors of a parsed JSON value. Raises ValueError if the schema itself is not valid."""
-    return _Validator(schema).check(value, schema, "$")
+    for error in _Validator(schema).check(value, schema, ()):
+        yield ValidationError(functools.reduce(_extended, error.path, "$"), error.text)
 
 
 _TIME = r"(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([zZ])|([+-]\d\d:\d\d))?"
@@ -89,14 +103,15 @@ class _Validator:
         # The keys of the options of each `enum`, and the options as a text, by its identity: both take long to make.
         self._options: dict[int, tuple[set[Any], str]] = {}
         # The errors of values against the alternatives of `anyOf` and `oneOf`, by the identities of both and the path.
-        # Alternatives that contain one another would otherwise be checked again at every level.
-        self._errors: dict[tuple[int, int, str], list[ValidationError]] = {}
+        # Alternatives that contain one another would otherwise be checked again at every level. The value and the
+        # schema live as long as the validator.
+        self._errors: dict[tuple[int, int, Path], list[_Error]] = {}
 
-    def check(self, value: Any, schema: Any, path: str) -> Errors:
+    def check(self, value: Any, schema: Any, path: Path) -> _Errors:
         """The errors of a value at a path, against a part of the schema."""
         if not isinstance(schema, Mapping):  # True allows every value, False none.
             if schema is False:
-                yield ValidationError(path, "not allowed")
+                yield _Error(path, "not allowed")
             return
         for keyword, keyword_value in schema.items():
             value_type, rule = _RULES.get(keyword, (object, None))
@@ -104,142 +119,157 @@ class _Validator:
                 try:
                     yield from rule(self, value, keyword_value, path, schema)
                 except _InvalidPattern as error:
-                    yield ValidationError(path, f"cannot be checked, since Python cannot read the pattern {error}")
+                    yield _Error(path, f"cannot be checked, since Python cannot read the pattern {error}")
             elif keyword in _BOUNDS:
                 yield from _bound_errors(keyword, keyword_value, value, path, schema)
 
-    def _allows(self, value: Any, schema: Any, path: str) -> bool:
+    def _allows(self, value: Any, schema: Any, path: Path) -> bool:
         return not any(self.check(value, schema, path))
 
-    def _reference(self, value: Any, reference: str, path: str, schema: Any) -> Errors:
+    def _reference(self, value: Any, reference: str, path: Path, schema: Any) -> _Errors:
         yield from self.check(value, resolve(self._root, reference), path)
 
-    def _type(self, value: Any, type_names: Any, path: str, schema: Any) -> Errors:
+    def _type(self, value: Any, type_names: Any, path: Path, schema: Any) -> _Errors:
         names = [type_names] if isinstance(type_names, str) else type_names
         if not any(_is_type(value, name) for name in names) and not (value is None and schema.get("nullable") is True):
-            yield ValidationError(path, f"expected {' or '.join(names)}, got {show(value)}")
+            yield _Error(path, f"expected {' or '.join(names)}, got {show(value)}")
 
-    def _enum(self, value: Any, options: Any, path: str, schema: Any) -> Errors:
+    def _enum(self, value: Any, options: Any, path: Path, schema: Any) -> _Errors:
         if id(options) not in self._options:
             others = f" or {len(options) - _SHOWN_OPTIONS} others" if len(options) > _SHOWN_OPTIONS else ""
             shown = ", ".join(map(show, options[:_SHOWN_OPTIONS])) + others
             self._options[id(options)] = set(map(key_of, options)), shown
         keys, shown = self._options[id(options)]
         if key_of(value) not in keys:
-            yield ValidationError(path, f"expected one of {shown}, got {show(value)}")
+            yield _Error(path, f"expected one of {shown}, got {show(value)}")
 
-    def _const(self, value: Any, constant: Any, path: str, schema: Any) -> Errors:
+    def _const(self, value: Any, constant: Any, path: Path, schema: Any) -> _Errors:
         if key_of(value) != key_of(constant):
-            yield ValidationError(path, f"expected {show(constant)}, got {show(value)}")
+            yield _Error(path, f"expected {show(constant)}, got {show(value)}")
 
-    def _properties(self, value: Json, subschemas: Any, path: str, schema: Any) -> Errors:
+    def _properties(self, value: Json, subschemas: Any, path: Path, schema: Any) -> _Errors:
         for name, subschema in subschemas.items():
             if name in value:
-                yield from self.check(value[name], subschema, field_path(path, name))
+                yield from self.check(value[name], subschema, (*path, name))
 
-    def _required(self, value: Json, names: Any, path: str, schema: Any) -> Errors:
-        yield from (ValidationError(field_path(path, name), "missing") for name in names if name not in value)
+    def _required(self, value: Json, names: Any, path: Path, schema: Any) -> _Errors:
+        yield from (_Error((*path, name), "missing") for name in names if name not in value)
 
-    def _additional_properties(self, value: Json, subschema: Any, path: str, schema: Any) -> Errors:
+    def _additional_properties(self, value: Json, subschema: Any, path: Path, schema: Any) -> _Errors:
         patterns = schema.get("patternProperties", ())
         for name in (name for name in value if name not in schema.get("properties", {})):
             if not any(_matches(pattern, name) for pattern in patterns):
-                yield from self.check(value[name], subschema, field_path(path, name))
+                yield from self.check(value[name], subschema, (*path, name))
 
-    def _pattern_properties(self, value: Json, subschemas: Any, path: str, schema: Any) -> Errors:
+    def _pattern_properties(self, value: Json, subschemas: Any, path: Path, schema: Any) -> _Errors:
         for pattern, subschema in subschemas.items():
             for name in filter(lambda name: _matches(pattern, name), value):
-                yield from self.check(value[name], subschema, field_path(path, name))
+                yield from self.check(value[name], subschema, (*path, name))
 
-    def _property_names(self, value: Json, subschema: Any, path: str, schema: Any) -> Errors:
+    def _property_names(self, value: Json, subschema: Any, path: Path, schema: Any) -> _Errors:
         for name in value:
-            yield from self.check(name, subschema, field_path(path, name))
+            yield from self.check(name, subschema, (*path, name))
 
-    def _dependent(self, value: Json, dependencies: Any, path: str, schema: Any) -> Errors:
+    def _dependent(self, value: Json, dependencies: Any, path: Path, schema: Any) -> _Errors:
         for name, needed in dependencies.items():
             if name in value:
                 yield from self.check(value, {"required": needed} if isinstance(needed, list) else needed, path)
 
-    def _items(self, value: list[Any], subschema: Any, path: str, schema: Any) -> Errors:
+    def _items(self, value: list[Any], subschema: Any, path: Path, schema: Any) -> _Errors:
         n_before = len(schema.get("prefixItems", ()))
         if isinstance(subschema, list):  # A tuple in older drafts.
             yield from self._prefix_items(value, subschema, path, schema)
             n_before, subschema = len(subschema), schema.get("additionalItems", True)
         for i, item in enumerate(value[n_before:], n_before):
-            yield from self.check(item, subschema, f"{path}[{i}]")
+            yield from self.check(item, subschema, (*path, i))
 
-    def _prefix_items(self, value: list[Any], subschemas: Any, path: str, schema: Any) -> Errors:
+    def _prefix_items(self, value: list[Any], subschemas: Any, path: Path, schema: Any) -> _Errors:
         for i, (subschema, item) in enumerate(zip(subschemas, value)):
-            yield from self.check(item, subschema, f"{path}[{i}]")
+            yield from self.check(item, subschema, (*path, i))
 
-    def _contains(self, value: list[Any], subschema: Any, path: str, schema: Any) -> Errors:
+    def _contains(self, value: list[Any], subschema: Any, path: Path, schema: Any) -> _Errors:
         n_allowed = sum(self._allows(item, subschema, path) for item in value)
         least, most = schema.get("minContains", 1), schema.get("maxContains", n_allowed)
         if not least <= n_allowed <= most:
             words = f"expected {f'at least {least}' if n_allowed < least else f'at most {most}'} items"
-            yield ValidationError(path, f"{words} that 'contains' allows, got {n_allowed} in {show(value)}")
+            yield _Error(path, f"{words} that 'contains' allows, got {n_allowed} in {show(value)}")
 
-    def _unique(self, value: list[Any], is_unique: Any, path: str, schema: Any) -> Errors:
+    def _unique(self, value: list[Any], is_unique: Any, path: Path, schema: Any) -> _Errors:
         earlier = set()
         for i, item in enumerate(value if is_unique else ()):
             key = key_of(item)
             if key in earlier:
-                yield ValidationError(f"{path}[{i}]", f"duplicate of an earlier item: {show(item)}")
+                yield _Error((*path, i), f"duplicate of an earlier item: {show(item)}")
             earlier.add(key)
 
-    def _all_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
+    def _all_of(self, value: Any, subschemas: Any, path: Path, schema: Any) -> _Errors:
         for subschema in subschemas:
             yield from self.check(value, subschema, path)
 
-    def _alternative(self, value: Any, subschema: Any, path: str) -> list[ValidationError]:
+    def _alternative(self, value: Any, subschema: Any, path: Path) -> list[_Error]:
         """The errors of a value against an alternative."""
         key = id(value), id(subschema), path
         if key not in self._errors:
             self._errors[key] = list(self.check(value, subschema, path))
         return self._errors[key]
 
-    def _any_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
+    def _any_of(self, value: Any, subschemas: Any, path: Path, schema: Any) -> _Errors:
         errors = []
         for subschema in subschemas:
             errors.append(self._alternative(value, subschema, path))
             if not errors[-1]:
                 return
-        yield from self._no_match(errors, path)
+        yield from self._no_match(subschemas, errors, path)
 
-    def _no_match(self, errors: list[list[ValidationError]], path: str) -> Errors:
-        """Report the errors of the subschema whose first error is deepest, or the first error of each subschema."""
-        deepest = max(errors, key=lambda of_subschema: len(of_subschema[0].path), default=[])
-        if deepest and deepest[0].path != path:
-            yield from deepest
-        else:
+    def _no_match(self, subschemas: list[Any], errors: list[list[_Error]], path: Path) -> _Errors:
+        """Report the errors of the subschema that comes closest, or else the first error of each subschema.
+
+        Only subschemas come close that allow the value but for something in it. If all of these have a tag, such as
+        `kind`, it decides; then the one whose first error is deepest; then the one with the fewest errors.
+        """
+        close = [pair for pair in zip(subschemas, errors) if pair[1][0].path != path]
+        if not close:
             texts = dict.fromkeys(of_subschema[0].text for of_subschema in errors)
-            yield ValidationError(path, "; or ".join(texts) or "nothing is allowed")
+            yield _Error(path, "; or ".join(texts) or "nothing is allowed")
+            return
+        names = set.intersection(*(self._tags_of(subschema) for subschema, _ in close))
+        tags = {(*path, name) for name in names}
+        closest = [of_subschema for _, of_subschema in close if tags.isdisjoint(error.path for error in of_subschema)]
+        candidates = closest or [of_subschema for _, of_subschema in close]
+        yield from max(candidates, key=lambda of_subschema: (len(of_subschema[0].path), -len(of_subschema)))
 
-    def _one_of(self, value: Any, subschemas: Any, path: str, schema: Any) -> Errors:
+    def _tags_of(self, schema: Any) -> set[str]:
+        """The names of the properties of an object that have one value, or one of several."""
+        while isinstance(schema, Mapping) and "$ref" in schema:
+            schema = resolve(self._root, schema["$ref"])
+        properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+        return {name for name, part in properties.items() if isinstance(part, Mapping) and part.keys() & _CONSTANTS}
+
+    def _one_of(self, value: Any, subschemas: Any, path: Path, schema: Any) -> _Errors:
         errors = [self._alternative(value, subschema, path) for subschema in subschemas]
         n_matching = sum(not of_subschema for of_subschema in errors)
         if n_matching == 0:
-            yield from self._no_match(errors, path)
+            yield from self._no_match(subschemas, errors, path)
         elif n_matching > 1:
-            yield ValidationError(path, f"{show(value)} matches {n_matching} schemas of 'oneOf' instead of one")
+            yield _Error(path, f"{show(value)} matches {n_matching} schemas of 'oneOf' instead of one")
 
-    def _not(self, value: Any, subschema: Any, path: str, schema: Any) -> Errors:
+    def _not(self, value: Any, subschema: Any, path: Path, schema: Any) -> _Errors:
         if self._allows(value, subschema, path):
-            yield ValidationError(path, f"{show(value)} is not allowed")
+            yield _Error(path, f"{show(value)} is not allowed")
 
-    def _if(self, value: Any, condition: Any, path: str, schema: Any) -> Errors:
+    def _if(self, value: Any, condition: Any, path: Path, schema: Any) -> _Errors:
         branch = "then" if self._allows(value, condition, path) else "else"
         yield from self.check(value, schema.get(branch, True), path)
 
-    def _pattern(self, value: str, pattern: Any, path: str, schema: Any) -> Errors:
+    def _pattern(self, value: str, pattern: Any, path: Path, schema: Any) -> _Errors:
         if not _matches(pattern, value):
-            yield ValidationError(path, f"expected text that matches the pattern {pattern}, got {show(value)}")
+            yield _Error(path, f"expected text that matches the pattern {pattern}, got {show(value)}")
 
-    def _format(self, value: str, format_name: Any, path: str, schema: Any) -> Errors:
+    def _format(self, value: str, format_name: Any, path: Path, schema: Any) -> _Errors:
         try:
             _FORMATS.get(str(format_name), str)(value)
         except ValueError:
-            yield ValidationError(path, f"expected a {format_name}, got {show(value)}")
+            yield _Error(path, f"expected a {format_name}, got {show(value)}")
 
 
 def can_read_pattern(pattern: object) -> bool:
@@ -264,7 +294,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 # For each keyword, the type of the values that it is for, and its method.
-_RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]]] = {
+_RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, Path, Any], _Errors]]] = {
     "$ref": (object, _Validator._reference),
     "type": (object, _Validator._type),
     "enum": (object, _Validator._enum),
@@ -320,14 +350,14 @@ _BOUNDS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
 }
 
 
-def _bound_errors(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Errors:
+def _bound_errors(keyword: str, limit: Any, value: Any, path: Path, schema: Any) -> _Errors:
     types, is_within, words = _BOUNDS[keyword]
     if isinstance(limit, bool):  # In draft 4 and OpenAPI 3.0, it makes the bound `minimum` or `maximum` exclusive.
         limit = schema.get(keyword[len("exclusive") :].lower()) if limit else None
     if limit is not None and isinstance(value, types) and not isinstance(value, bool):
         measure = value if isinstance(value, (int, float)) else len(value)
         if not is_within(measure, limit):
-            yield ValidationError(path, f"expected {words} {limit}, got {show(value)}")
+            yield _Error(path, f"expected {words} {limit}, got {show(value)}")
 
 
 def is_of_type(value: Any, schema: Any) -> bool:
@@ -370,6 +400,10 @@ def resolve(root: Any, reference: str) -> Any:
     except (LookupError, TypeError, ValueError):
         raise ValueError(f"the schema refers to {reference!r}, which it does not have") from None
     return target
+
+
+def _extended(path: str, step: str | int) -> str:
+    return field_path(path, step) if isinstance(step, str) else f"{path}[{step}]"
 
 
 def field_path(path: str, name: str) -> str:

@@ -69,7 +69,7 @@ def constraints_of(schema: Mapping[str, Any]) -> set[str]:
 
 
 def is_object_schema(schema: Mapping[str, Any]) -> bool:
-    """Whether all values of a schema are objects."""
+    """Whether the values of a schema are taken for objects, which servers may want at the top level."""
     return schema.get("type") == "object" or "properties" in schema
 
 

@@ -21,8 +21,8 @@ _OPEN_HEADERS = re.compile(
     "accept(-.*)?|user-agent|content-.*|cache-control|referer|http-referer|origin|host|date|x-title|.*-version|"
     ".*-beta|.*-organization|.*-project"
 )
-# The names of added headers in which also a word is a secret, in lower case.
-_CREDENTIAL_HEADERS = re.compile("auth|cookie|key|token|secret|passw|credential|session|signature")
+# The names of added headers, and of variables, in which also a word is a secret, in lower case.
+CREDENTIAL_NAMES = re.compile("auth|cookie|key|token|secret|passw|credential|session|signature")
 # The names of authentication schemes, which stand before the secret of a header.
 _SCHEME = re.compile(r"(?i:bearer|basic|token|digest|key|apikey|negotiate)")
 
@@ -59,7 +59,7 @@ def secrets_of_headers(headers: Mapping[str, str]) -> Iterator[str]:
             continue
         parts = [part for part in re.split(r"[\s;,]+", value) if not _SCHEME.fullmatch(part)]
         texts = [value, *parts, *(part.partition("=")[2] for part in parts)]
-        has_credentials = _CREDENTIAL_HEADERS.search(name.lower()) is not None
+        has_credentials = CREDENTIAL_NAMES.search(name.lower()) is not None
         yield from (text for text in texts if has_credentials or not text.isalpha())
         scheme, _, credentials = value.partition(" ")
         if scheme.lower() == "basic":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
+from typing import Annotated, Any, Dict, FrozenSet, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
 from uuid import UUID
 
 import pytest
@@ -262,6 +262,8 @@ def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  
         (needs, "cannot be evaluated"),
         (Dict[int, str], "keys of JSON objects are text"),
         (complex, "no counterpart"),
+        (Set[Seeded], "not hashable: use a list, or a frozen dataclass"),
+        (FrozenSet[List[int]], "not hashable"),
         (LOOP, "contains itself"),
         (Literal[b"a"], "JSON cannot hold"),
         (enum.Enum("Corner", {"LEFT": (0, 1)}), "JSON cannot hold"),
@@ -270,7 +272,20 @@ def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  
         (lambda *args: None, "by name"),
         (lambda **kwargs: None, "by name"),
     ],
-    ids=["unknown-name", "int-keys", "complex", "loop", "bytes", "tuples", "init-var", "own-init", "args", "kwargs"],
+    ids=[
+        "unknown-name",
+        "int-keys",
+        "complex",
+        "set",
+        "frozenset",
+        "loop",
+        "bytes",
+        "tuples",
+        "init-var",
+        "own-init",
+        "args",
+        "kwargs",
+    ],
 )
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
     with pytest.raises(TypeError, match=message):

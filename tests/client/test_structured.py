@@ -135,6 +135,12 @@ def test_completion_of_a_server_without_response_format_is_validated():
             client.complete("Ada is", response_format=Person)
 
 
+@pytest.mark.parametrize("text", ["This model's maximum context length is 4096", "the time is over", "default model"])
+def test_words_of_english_that_are_keywords_too_are_no_error_of_the_schema(text: str):
+    when = {"type": "string", "format": "time", "default": ""}
+    assert not ExpectedValue({"items": {"maximum": 3}, "contains": when}).weaken(StatusError(body=text))
+
+
 def test_other_errors_and_the_refusal_of_the_last_mode_are_raised():
     ready = {"type": "json_object"}
     with playing(refusal("temperature is too high"), NO_SCHEMA, NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
@@ -212,8 +218,14 @@ WRONG_SCHEMAS: list[tuple[Any, str, str]] = [
     ({"pattern": 3}, "$.pattern", "expected a text"),
     ({"uniqueItems": 1}, "$.uniqueItems", "expected a boolean"),
     ({"$ref": "#/$defs/a"}, '$["$ref"]', "the schema refers to '#/$defs/a', which it does not have"),
-    ({"$ref": "#"}, '$["$ref"]', "expected a reference to a schema"),
-    ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "$", "a reference to a"),
+    ({"title": "a", "$ref": "#/title"}, '$["$ref"]', "is no schema, but"),
+    ({"required": ["a"], "$ref": "#/required"}, '$["$ref"]', "is no schema, but"),
+    ({"$ref": "#"}, '$["$ref"]', "leads back to itself"),
+    (
+        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        "$",
+        "leads back to itself",
+    ),
     ({"$ref": 3}, '$["$ref"]', "expected a reference to a schema"),
     ({"dependentRequired": {"a": "b"}}, "$.dependentRequired.a", "a schema is an object or a boolean"),
     ({"default": float("nan")}, "$.default", "JSON has no number nan"),
@@ -338,6 +350,7 @@ def reply(text: str, **fields: Any) -> Reply:
 def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
     # Some models do not close the fence, or close it on the same line.
     fences = ["{}", " {}\n", "```json\r\n{}\r\n```", "```JSON\n{}\n```\n", "```json\n{}", "```\n{}\n", "```json\n{}```"]
+    fences += ["```json {}```", "```{}```"]
     for text in (fence.format('{"street": "High"}') for fence in fences):
         assert ExpectedValue(Address).read(reply(text)) == Address("High")
     assert ExpectedValue(Address).read(reply('```JSON\n{"street": "```x```"}\n```')) == Address("```x```")

@@ -128,6 +128,33 @@ def test_constants_are_found_in_linear_time():
     assert time.process_time() - start < 2
 
 
+def tagged(kind: str, **properties: Any) -> dict[str, Any]:
+    properties = {"kind": {"enum": [kind]}, **properties}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+PETS = [
+    tagged("cat", age={"type": "integer"}, lives={"type": "integer"}, collar={"required": ["b"]}),
+    tagged("dog", age={"type": "integer"}),
+    {"type": "null"},
+]
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("pets", [PETS, PETS[::-1], [{"$ref": "#/$defs/cat"}, *PETS[1:]]], ids=["1", "2", "3"])
+@pytest.mark.parametrize(
+    ("value", "errors"),
+    [
+        ({"kind": "dog", "age": "old"}, ['$.age: expected integer, got "old"']),
+        ({"kind": "dog", "collar": {}}, ["$.age: missing"]),
+        ({"kind": "cat", "age": 3, "lives": 9, "collar": {}}, ["$.collar.b: missing"]),
+        ({"kind": "bird", "age": 3}, ['$.kind: expected one of "dog", got "bird"']),
+    ],
+)
+def test_errors_of_alternatives_are_those_of_the_closest_one(keyword: str, pets: Any, value: Any, errors: list[str]):
+    assert list(map(str, validation_errors(value, {keyword: pets, "$defs": {"cat": PETS[0]}}))) == errors
+
+
 @pytest.mark.parametrize(("n", "shown"), [(78, '"' + "x" * 78 + '"'), (79, '"' + "x" * 79 + "...")])
 def test_only_a_long_value_is_cut_in_an_error(n: int, shown: str):
     assert [error.text for error in validation_errors("x" * n, {"const": 1})] == [f"expected 1, got {shown}"]

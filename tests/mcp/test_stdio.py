@@ -16,7 +16,8 @@ import pytest
 from localchat import TimedOut, Timeout
 from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, Progress
 from localchat.mcp.messages import LineDecoder, NotAMessage
-from localchat.mcp.process import find_program
+from localchat.mcp.process import find_program, secrets_of_environment
+from localchat.transport.secrets import Secrets
 from tests.support.deadline import DEADLINE_S, wait_for
 from tests.support.documents import ROOT, run
 from tests.support.mcp_server import MODERN, TOOLS, command
@@ -261,6 +262,29 @@ def test_secrets_are_masked_before_an_error_is_cut():
             with pytest.raises(MCPError) as caught:
                 server.call(f"{'x' * n_chars} {secret} y")
             assert "a-v" not in str(caught.value)
+
+
+def test_words_and_paths_of_the_environment_are_no_secrets(tmp_path: Path):
+    shown = f"no file {tmp_path}/a.txt in production"
+    variables = {"MODE": "production", "ROOT": str(tmp_path), "API_TOKEN": "word", "OTHER": "a-very-secret-token"}
+    assert list(secrets_of_environment(variables)) == ["word", "a-very-secret-token"]
+    assert Secrets(secrets_of_environment(variables)).mask(shown) == shown
+
+
+RESPONDS_WITH_OTHER_IDS = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        info = {"protocolVersion": "2025-11-25", "capabilities": {}}
+        print(json.dumps({"jsonrpc": "2.0", "id": TYPE(message["id"]), "result": info}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("type_name", ["str", "float"])
+def test_id_of_a_response_may_have_another_type(type_name: str):
+    with MCPServer(sys.executable, "-c", RESPONDS_WITH_OTHER_IDS.replace("TYPE", type_name), timeout=20) as server:
+        server.ping()
 
 
 def test_programs_are_found_in_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -542,6 +566,11 @@ def test_wrong_arguments_are_refused(words: Any, options: Any, reason: str):
         ("uv", "--directory", "/path", "run", "server.py"): "uv server.py",
         ("uvx", "--from", "git+https://host/x", "tool-name"): "uvx tool-name",
         ("docker", "run", "-i", "--rm", "-e", "KEY", "mcp/fetch"): "docker fetch",
+        ("docker", "run", "--label", "x", "mcp/fetch"): "docker fetch",
+        ("npx", "--registry=https://host", "some-server"): "npx some-server",
+        # It is not known which options have a value.
+        ("npx", "--key", "secret123"): "npx",
+        ("python", "-u", "server.py", "secret123"): "python",
         ("my-server", "sk-key"): "my-server",
         ("https://host:81/mcp?key=a",): "host:81",
     }.items(),

@@ -78,6 +78,7 @@ def test_media_are_parts_where_the_model_takes_them(media: Any, kinds: list[str]
         ({"content": [{"type": "image", "data": "***", "mimeType": "image/png"}]}, "which is left out: "),
         ({"content": [{"type": "image", "data": 5}]}, "which is left out: "),
         ({"content": [{"type": "image", "data": "AAAA"}]}, "this is no image of a known format"),
+        ({"content": [{"type": "image", "data": "AA\r\nAA\n"}]}, "this is no image of a known format"),
         ({"content": [{"type": "text"}]}, ""),
         ({"content": [{"type": "text", "text": None}, {"type": "text", "text": "a"}]}, "\na"),
         ({"content": [{"type": "resource"}]}, "[content of the type 'resource', which is left out]"),
