@@ -15,8 +15,7 @@ finish_reason.py                the finish reason, by the names of the client
 payloads.py                     numbers, lists and usage in the notations of all servers
 truncation.py                   the rule for replies that were cut
 
-How far a response has come. Each line implies those above it, except in a defective stream, so each one decides another
-question:
+How far a response has come, from its first sign to its end. Each property decides a question of its own:
 
 Accumulator.has_choices         a choice was received; unknown JSON before it is no chat completion, and an error
 ResponseParser.has_output       the model has generated something; Timeout.stall applies in place of Timeout.first

@@ -86,7 +86,7 @@ class Accumulator:
         is_plain = is_plain_payload(payload)
         if not is_plain and may_report_error(payload):
             payload = self._mask(payload)
-            choices = list(map(_with_texts, _choices_of(payload), choices))
+            choices = list(map(_with_texts, _choices_of(payload), choices))  # The texts of the model are not masked.
             error = self._reported_error(payload)
         self._keep(payload)
         if not is_plain and not isinstance(payload.get("choices", []), list):
@@ -96,8 +96,7 @@ class Accumulator:
             if isinstance(choice, dict):
                 open_choice = self._choice(choice, position)
                 events += open_choice.take(choice, payload)
-                reason = open_choice.finish_reason
-                if choice.get("finish_reason") and reason.is_at_end and reason.name == "error":
+                if choice.get("finish_reason") and open_choice.finish_reason.name == "error":
                     error = error or _failed_choice(open_choice, payload)
             else:
                 self._unread_choices.append(choice)
@@ -157,8 +156,10 @@ class Accumulator:
         self._n_returned = len(self._warnings)
         return new
 
-    def finish(self, done: bool = False) -> list[StreamEvent]:
-        """The events of the end: complete calls, then a message_stop for each choice. `done`: the response has ended.
+    def finish(self, has_end_mark: bool = False) -> list[StreamEvent]:
+        """The events of the end: complete calls, then a message_stop for each choice.
+
+        `has_end_mark`: the server has marked the end of the response, for example with [DONE].
 
         Raises:
             StreamError: The server reported an error.
@@ -168,7 +169,7 @@ class Accumulator:
         if self.error is not None:
             error = self.error
             raise StreamError(error.message, error_type=error.error_type, code=error.code, partial=self.reply())
-        if not self._choices or not (done or self.has_known_reasons):
+        if not self._choices or not (has_end_mark or self.has_known_reasons):
             raise IncompleteStream(self._cut_message(), partial=self.reply())
         for choice in self._sorted():
             if choice.lacks_calls:  # A run would take the response for the final one.
@@ -230,7 +231,7 @@ class Accumulator:
     def _cut_message(self) -> str:
         if not self._choices:
             return "the response ended before its first choice"
-        n_chars = sum(choice.text.n_characters for choice in self._choices.values())
+        n_chars = sum(choice.texts.n_characters for choice in self._choices.values())
         reasons = [repr(choice.finish_reason.raw) for choice in self._sorted() if choice.finish_reason.raw]
         end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"

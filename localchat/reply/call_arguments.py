@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Literal
 
 from ..texts import excerpt
 from .payloads import Json, dump
 
 # The marks of JSON that open and close values: escapes (the last one may be cut), quotes and brackets.
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+
+_ScanState = Literal[
+    "open",  # Some bracket is not closed.
+    "closed",  # All are, and the text has not been parsed; then it is one of those below.
+    "whole",  # A JSON object.
+    "{}",
+    "broken",  # No JSON object.
+]
 
 
 class CallArguments:
@@ -21,10 +29,7 @@ class CallArguments:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # What is known of the text: "open", some bracket is not closed; "closed", all are, and it has not been parsed;
-        # then "whole" or "{}" if it is a JSON object, otherwise "broken". For a Rule, "open" and "broken" are both a
-        # "part": the text may go on.
-        self._scan_state = "open"
+        self._scan_state: _ScanState = "open"
         # The brackets that are open, whether the text ends in a string, and a backslash at the end of the last piece.
         self._depth = 0
         self._in_string = False
@@ -37,14 +42,14 @@ class CallArguments:
         self._pieces = ["".join(self._pieces)]
         return self._pieces[0]
 
-    def state(self) -> str:
-        """The arguments so far, as in a Rule: "part", "whole" or "{}"."""
+    def state(self) -> Literal["part", "whole", "{}"]:
+        """The arguments so far, as in a Rule. A text that is open or broken is a part: it may go on."""
         if self._scan_state == "closed":
             text = self.text().strip()
             self._scan_state = "{}" if text == "{}" else "whole" if parse_arguments(text)[1] is None else "broken"
         return self._scan_state if self._scan_state in ("whole", "{}") else "part"
 
-    def describe(self, piece: str) -> str:
+    def describe(self, piece: str) -> Literal["none", "whole again", "begin", "rest"]:
         """A further piece, as in a Rule."""
         stripped = piece.strip()
         if not stripped:

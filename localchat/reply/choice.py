@@ -66,7 +66,7 @@ class OpenChoice:
         # The fields that are not read: of the choice, and of its deltas and messages.
         self._unread = KeptFields()
         self._unread_of_message = KeptFields()
-        self.text = ChoiceText(index, think_tags, self._events.append, self._warn)
+        self.texts = ChoiceText(index, think_tags, self._events.append, self._warn)
         self._audio = ChoiceAudio(self._warn)
         self._content_is_null = False  # Whether the content was null, and no text.
         # The field of the reasoning, and the reasoning of the current delta or message, "" if it has none.
@@ -85,15 +85,16 @@ class OpenChoice:
 
     def take(self, choice: Json, raw: Any) -> list[StreamEvent]:
         """Add an element of `choices` of the payload `raw`: its delta or message, then its finish reason."""
-        self._raw = self.text.raw = raw
+        self._raw = self.texts.raw = raw
         delta = choice.get("delta")
         if isinstance(delta, dict):
             self._take_delta(delta)
         else:
             self._unread.add("delta", delta)
         if "message" in choice or "text" in choice:
-            self._take_whole_text(choice.get("message"), choice.get("text"), delta if isinstance(delta, dict) else {})
-        if self._events and self.finish_reason.raw is not None:  # An earlier reason: that of this element comes below.
+            self._take_message_and_text(choice, delta if isinstance(delta, dict) else {})
+        # An earlier reason: that of this element comes below. Services may send sources after the end of the text.
+        if self.finish_reason.raw is not None and any(event.type != "annotations" for event in self._events):
             self.finish_reason.is_followed = True
         if choice.get("logprobs") is not None:
             self._take_logprobs(choice["logprobs"])
@@ -108,27 +109,30 @@ class OpenChoice:
         """Remove and return the new events."""
         events = self._events.copy()
         self._events.clear()
-        self._raw = self.text.raw = None
+        self._raw = self.texts.raw = None
         return events
 
-    def _take_whole_text(self, message: Any, text: Any, delta: Json) -> None:
-        """Add a complete message, or a text of /completions. Each may stand beside a delta with the same fields."""
-        known = delta
+    def _take_message_and_text(self, choice: Json, delta: Json) -> None:
+        """Add a complete message, and a text of /completions. Some servers send them beside a delta.
+
+        What the delta has is not read again. The text is read only if there is neither a delta nor a message.
+        """
+        message, text = choice.get("message"), choice.get("text")
         if isinstance(message, dict):
-            new = {name: value for name, value in message.items() if (name, value) not in delta.items()}
-            self._read(new, is_message=True)
-            known = {**delta, **message}
+            not_in_delta = {name: value for name, value in message.items() if (name, value) not in delta.items()}
+            self._read(not_in_delta, is_message=True)
         else:
             self._unread.add("message", message)
-        if isinstance(text, str) and not known:
-            self.text.add("content", text)
-        elif text != known.get("content"):
+            message = {}
+        if isinstance(text, str) and not (delta or message):
+            self.texts.add("content", text)
+        elif text != {**delta, **message}.get("content"):
             self._unread.add("text", text)
 
     def _take_delta(self, delta: Json) -> None:
         content = delta.get("content")
         if len(delta) == 1 and content and isinstance(content, str):  # A fast path for nearly every delta.
-            self.text.add("content", content)
+            self.texts.add("content", content)
         else:
             self._read(delta)
 
@@ -170,8 +174,8 @@ class OpenChoice:
         if not field.value:
             return True
         if field.is_of_message:
-            return self.text.add_whole(field.name, field.value)
-        self.text.add(field.name, field.value)
+            return self.texts.add_whole(field.name, field.value)
+        self.texts.add(field.name, field.value)
         return True
 
     def _read_reasoning(self, field: _Field) -> bool:
@@ -183,7 +187,7 @@ class OpenChoice:
             return text in ("", self._new_reasoning)
         self._new_reasoning = text
         self._reasoning_field = self._reasoning_field or field.name
-        self.text.separate_reasoning()
+        self.texts.separate_reasoning()
         return self._read_text(field._replace(name="reasoning"))
 
     def _read_returned(self, field: _Field) -> bool:
@@ -208,7 +212,7 @@ class OpenChoice:
         """Content in parts (Mistral). Other parts than plain text are kept, those that are no text with a warning."""
         thinking = list(filter(is_thinking, parts))
         if thinking:
-            self.text.separate_reasoning()
+            self.texts.separate_reasoning()
         _add_to(self._thinking, field._replace(value=thinking))
         texts: dict[str, list[str]] = {}
         others = []
@@ -240,7 +244,8 @@ class OpenChoice:
             return False
         data, unread = self._audio.take(field.value, field.is_of_message)
         self._emit_sound(data)
-        if self._read_text(_Field("transcript", unread.get("transcript"), field.is_of_message)):
+        transcript = _Field("transcript", unread.get("transcript"), field.is_of_message)
+        if transcript.value is not None and self._read_text(transcript):
             del unread["transcript"]
         if unread:
             self._keep_of_message(field._replace(value=unread))
@@ -301,17 +306,17 @@ class OpenChoice:
 
     def flush(self) -> list[StreamEvent]:
         """The events of the held text and sound."""
-        self.text.release()
+        self.texts.release()
         self._emit_sound(self._audio.end())
         return self._take_events()
 
     def close(self) -> list[StreamEvent]:
         """The events at the end of a stream that was not cut: text after a <think> that is never closed, then calls."""
-        calls = self._finished_calls = tuple(self._used_calls.calls(self.finish_reason.is_incomplete, self._warn))
+        calls = self._finished_calls = tuple(self._used_calls.calls(self.finish_reason.is_cut, self._warn))
         for call in self._legacy_calls.calls(is_cut=False) if self._calls else ():
             if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
                 self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
-        self.text.close(keeps_reasoning=self.end_reason() != "stop")
+        self.texts.close(keeps_reasoning=self.end_reason() != "stop")
         if self.finish_reason.raw is None:
             self._warn("the server sent no finish reason: whether the text is complete is not known")
         elif self.finish_reason.name == "unknown":
@@ -347,12 +352,12 @@ class OpenChoice:
 
     def value(self, succeeded: bool) -> Choice:
         """The choice so far. After success it has a finish reason, even if the server sent none."""
-        text = self.text["content"]
+        text = self.texts.whole("content")
         calls = self._finished_calls
         if calls is None:
-            calls = tuple(self._used_calls.calls(self.finish_reason.is_incomplete))
+            calls = tuple(self._used_calls.calls(self.finish_reason.is_cut))
         extra = self._returned.joined(OF_REASONING)
-        if self._thinking:
+        if self._thinking:  # In the message, the `content` of `extra` replaces the text.
             extra.update(self._thinking.joined(OF_REASONING))
             extra["content"] += [{"type": "text", "text": text}] if text else []
         elif self._content_is_null and calls and not text:
@@ -360,9 +365,9 @@ class OpenChoice:
         return Choice(
             index=self.index,
             text=text,
-            reasoning=self.text["reasoning"],
-            refusal=self.text["refusal"],
-            audio=self._audio.value(self.text["transcript"]),
+            reasoning=self.texts.whole("reasoning"),
+            refusal=self.texts.whole("refusal"),
+            audio=self._audio.value(self.texts.whole("transcript")),
             tool_calls=calls,
             finish_reason=self.end_reason() if succeeded or self.finish_reason.raw else None,
             finish_reason_raw=self.finish_reason.raw,
@@ -416,7 +421,9 @@ def _completion_logprobs(logprobs: Json) -> list[Json]:
     columns = [as_list(logprobs.get(name)) for name in _COMPLETION_LOGPROBS]
     items = []
     for token, value, top in itertools.zip_longest(*columns):
-        options = top.items() if isinstance(top, dict) else ()
-        others = [{"token": other, "logprob": number} for other, number in options]
+        if isinstance(top, dict):
+            others = [{"token": other, "logprob": number} for other, number in top.items()]
+        else:
+            others = as_list(top)
         items.append({"token": token, "logprob": value, "bytes": None, "top_logprobs": others})
     return items

@@ -45,7 +45,7 @@ class ChoiceText:
         self._had_deltas = False  # Whether text came in deltas, which a complete message repeats.
         self.raw: Any = None  # The payload that is being added.
 
-    def __getitem__(self, channel: str) -> str:
+    def whole(self, channel: str) -> str:
         """The whole text of a channel."""
         pieces = self._pieces[channel]
         pieces[:] = ["".join(pieces)]
@@ -79,8 +79,10 @@ class ChoiceText:
     def _missing_part(self, seen: str, text: str) -> str | None:
         """The part of a message that the text before it lacks: "" if the message repeats it, None if they differ.
 
-        A repetition may lack blanks and, after deltas, the end of the text. Without deltas each message may be a piece,
-        which may begin like the text before it: so only the whole text is a repetition.
+        After deltas: the beginning of the text before it is a repetition.
+        Without deltas: a message has all of the text so far, or a piece, which may begin like the text before it. So
+        only the whole text is a repetition.
+        In both: a message that begins with the text before it continues it; blanks at the ends do not count.
         """
         stripped = text.strip()
         is_repeated = seen.strip().startswith(stripped) if self._had_deltas else seen.strip() == stripped
@@ -121,17 +123,17 @@ class ChoiceText:
     def close(self, keeps_reasoning: bool) -> None:
         """Add the end of the response. Reasoning whose tag is never closed becomes text.
 
-        `keeps_reasoning`: it stays reasoning, since the model did not end with a text. The response was cut, calls
-        tools, or ended for an unknown reason.
+        `keeps_reasoning`: it stays reasoning. The response was cut, calls tools, or ended for an unknown reason, so it
+        need not have a text.
         """
         splitter = self._splitter
         if splitter is not None and splitter.state == "reasoning" and not keeps_reasoning:
-            text = splitter.opening_text + self["reasoning"]
+            text = splitter.opening_text + self.whole("reasoning")
             self._pieces["reasoning"] = []
             self._emit("content", text)
             self._warn("the reasoning is never closed by </think>: all of the content is text")
         elif splitter is not None and splitter.state == "reasoning":
             self._warn("the text ends inside <think>: the reasoning may contain the answer")
         before, tag, _ = "".join(self._content).partition("</think>")
-        if tag and not self["reasoning"] and "<think>" not in before:
+        if tag and not self.whole("reasoning") and "<think>" not in before:
             self._warn("the text has a </think> without <think>: is it a case for think_tags='prefilled'?")

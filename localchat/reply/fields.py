@@ -7,7 +7,7 @@ field, and a known field with a value of a wrong type, is kept here and is in `R
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .payloads import Json
@@ -51,38 +51,47 @@ class KeptFields:
         """Set the only value."""
         self._values[name] = [value]
 
-    def joined(self, how: Joining) -> Json:
+    def joined(self, joining: Joining) -> Json:
         """Each field with one value, see `_joined`."""
-        return {name: _joined(values, how, how.is_piece(name)) for name, values in self._values.items()}
+        return _joined_fields(self._values, joining, 0)
 
 
-def _joined(values: list[Any], how: Joining, is_text: bool = False, depth: int = 0) -> Any:
-    """One value for several: texts in pieces and lists are concatenated, objects are merged; else the last one counts.
+def _joined(values: list[Any], joining: Joining, is_piece: bool, depth: int) -> Any:
+    """One value for several, by their type. Values of different types become a list.
 
-    Values of different types become a list.
+    `is_piece`: texts are pieces of one text.
     """
-    if isinstance(values[0], list) and how.joins_items and all(isinstance(value, list) for value in values):
-        return _joined_items([item for value in values for item in value], how, depth)
-    if len(values) == 1 or depth == _MAX_DEPTH:
+    types = set(map(type, values))
+    if depth >= _MAX_DEPTH:
         return values[-1]
-    if len(set(map(type, values))) > 1:
-        return values
-    if is_text and isinstance(values[0], str):
+    if types == {list}:
+        items = [item for value in values for item in value]
+        return _joined_items(items, joining, depth) if joining.joins_items else items
+    if len(values) == 1:
+        return values[0]
+    if types == {dict}:
+        return _merged(values, joining, depth)
+    if types == {str} and is_piece:
         return "".join(values)
-    if isinstance(values[0], list):
-        return [item for value in values for item in value]
-    if not isinstance(values[0], dict):
-        return values[-1]
-    merged: dict[str, list[Any]] = {}
-    for name, item in (pair for value in values for pair in value.items()):
-        if merged.get(name, [None]) == [None]:
-            merged[name] = [item]
-        elif item not in (None, ""):
-            merged[name].append(item)
-    return {name: _joined(items, how, how.is_piece(name), depth + 1) for name, items in merged.items()}
+    return values[-1] if len(types) == 1 else values
 
 
-def _joined_items(items: list[Any], how: Joining, depth: int) -> list[Any]:
+def _joined_fields(fields: Mapping[str, list[Any]], joining: Joining, depth: int) -> Json:
+    return {name: _joined(values, joining, joining.is_piece(name), depth) for name, values in fields.items()}
+
+
+def _merged(objects: list[Json], joining: Joining, depth: int) -> Json:
+    """One object with the fields of all."""
+    fields: dict[str, list[Any]] = {}
+    for name, value in (item for fields_of_one in objects for item in fields_of_one.items()):
+        if name not in fields or fields[name] == [None]:  # A later value replaces a null.
+            fields[name] = [value]
+        elif value not in (None, ""):
+            fields[name].append(value)
+    return _joined_fields(fields, joining, depth + 1)
+
+
+def _joined_items(items: list[Any], joining: Joining, depth: int) -> list[Any]:
     """The items of lists that come in pieces.
 
     An item continues the last one of its type and index, unless that has another id or a signature, which ends an item.
@@ -101,4 +110,4 @@ def _joined_items(items: list[Any], how: Joining, depth: int) -> list[Any]:
         newest[label].append(item)
         if item.get("signature"):
             del newest[label]
-    return [_joined(group, how, depth=depth + 1) for group in groups]
+    return [_joined(group, joining, False, depth + 1) for group in groups]

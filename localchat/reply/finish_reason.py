@@ -7,14 +7,6 @@ from collections.abc import Callable
 
 # Finish reasons of servers, each with the client's name for it. Only letters are compared, in lower case.
 _KNOWN_REASONS = {
-    "stop": "stop",
-    "endturn": "stop",
-    "stopsequence": "stop",
-    "eos": "stop",
-    "eostoken": "stop",
-    "eom": "stop",
-    "complete": "stop",
-    "completed": "stop",
     "load": "stop",
     "unload": "stop",
     "toolcalls": "tool_calls",
@@ -27,34 +19,36 @@ _KNOWN_REASONS = {
     "toomanytoolcalls": "length",
     "spii": "content_filter",
 }
-# Patterns of the other finish reasons that say that the text was cut, each with the client's name. The first that
-# matches decides.
-_CUT_PATTERNS = {
+# Patterns of the other finish reasons, by the client's names. The first that is found decides. "stop" comes last, since
+# `stop_limit` is a cut.
+_PATTERNS = {
     "content_filter": "filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic",
     "error": "error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota",
     "length": "length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial",
+    # end_turn, stop_sequence, eos_token, <|end_of_text|>
+    "stop": "^(stop|eos|eot|eom|end|completed?)(of|turn|text|message|sequence|string|word|token|id)*$",
 }
 
-# The finish reasons of a text that was cut.
-CUT_REASONS = ("length", "content_filter")
-# Those of a text that is not complete, whose calls must not be run.
-_INCOMPLETE_REASONS = (*CUT_REASONS, "error")
+# The finish reasons of a text that was cut: it is not complete, and its calls must not be run. `Accumulator` raises an
+# error for "error"; truncation.py has the rule for the others.
+CUT_REASONS = ("length", "content_filter", "error")
 
 
 def normal_reason(raw: str) -> str | None:
     """The client's name for a finish reason of a server; None if it is unknown."""
-    letters = re.sub("[^a-z]", "", raw.lower())
+    letters = re.sub("[^a-z]", "", raw.lower()).removeprefix("finishreason")
     if letters in _KNOWN_REASONS:
         return _KNOWN_REASONS[letters]
-    return next((reason for reason, pattern in _CUT_PATTERNS.items() if re.search(pattern, letters)), None)
+    return next((reason for reason, pattern in _PATTERNS.items() if re.search(pattern, letters)), None)
 
 
 class FinishReason:
     """The finish reason of one choice. Some servers send several, or one with every delta.
 
-    The first one counts, unless output follows it, or a later one says that the text was cut. Output after a reason
-    shows that the reasons of this server do not mark the end: then no later one does either, and only an end
-    mark such as [DONE] completes the response.
+    Which one is reported: the first, unless output follows it, or a later one says that the text was cut.
+
+    Whether it marks the end of the response: not if output followed this or an earlier reason, since this server sends
+    reasons before the end too. Then only an end mark such as [DONE] completes the response.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
@@ -68,9 +62,9 @@ class FinishReason:
         return None if self.raw is None else normal_reason(self.raw) or "unknown"
 
     @property
-    def is_incomplete(self) -> bool:
-        """Whether it says that the text is not complete."""
-        return self.name in _INCOMPLETE_REASONS
+    def is_cut(self) -> bool:
+        """Whether it says that the text was cut."""
+        return self.name in CUT_REASONS
 
     @property
     def is_at_end(self) -> bool:
@@ -82,7 +76,7 @@ class FinishReason:
         if not reason.strip() or reason == self.raw:
             return
         is_first, reasons = self.raw is None, f"{self.raw!r} and {reason!r}"
-        if is_first or self.is_followed or (not self.is_incomplete and normal_reason(reason) in _INCOMPLETE_REASONS):
+        if is_first or self.is_followed or (not self.is_cut and normal_reason(reason) in CUT_REASONS):
             self.raw = reason
         if not is_first:
             self._warn(f"the server sent two finish reasons, {reasons}; {self.raw!r} is used")

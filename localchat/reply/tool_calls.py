@@ -24,7 +24,7 @@ import functools
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import ProtocolError
 from ..events import ToolCall, ToolCallDelta
@@ -35,79 +35,108 @@ from .text import SurrogateJoiner
 _MAX_CALLS = 1000  # No model calls so many functions at once: a server that repeats a call for ever is stopped.
 
 
+# The facts of a delta and of the call that its labels point to, and what the delta means.
+_Labels = Literal[  # What the id and the index of the delta have in common with the call.
+    "same id",  # And the same index, if both have one.
+    "same id, other index",
+    "first id",  # The call has no id yet.
+    "other id",
+    "same index",  # The delta has no id.
+    "new index",  # Neither the id nor the index is known.
+    "no labels",
+]
+_Name = Literal[  # The name in the delta.
+    "none",
+    "first",  # The call has no name yet.
+    "same",
+    "piece",  # Of a name that is not complete.
+    "other",
+]
+_Arguments = Literal[  # The arguments of the call so far.
+    "part",  # Or none.
+    "whole",  # A JSON object.
+    "{}",
+    "whole, then the name",  # An object, after which the name came again without arguments.
+]
+_Piece = Literal[  # The arguments in the delta.
+    "none",
+    "whole again",  # Equal to those of the call.
+    "begin",  # With a brace.
+    "rest",
+]
+_Meaning = Literal[
+    "continues",
+    "continues, unlabelled",  # With a warning.
+    "continues, with the name again",
+    "repeats",
+    "begins",  # Another call.
+    "begins, with the same name",
+]
+
+
 class Rule(NamedTuple):
-    """What a delta means. Each of the first four fields has the values that fit, separated by `|`; "any" fits always.
+    """What a delta means. Each of the first four fields has the fact that fits, several, or ANY."""
 
-    labels: What the id and the index of the delta have in common with the call: "same id" (and the same index, if both
-        have one), "same id, other index", "first id" (the call has no id yet), "other id", "same index" (the delta has
-        no id), "new index" (neither the id nor the index is known), "no labels".
-    name: The name in the delta: "none", "first" (the call has no name yet), "same", "piece" (of a name that is not
-        complete), "other".
-    arguments: The arguments of the call so far: "part" (or none), "whole" (a JSON object), "{}", "named again" (an
-        object, and then the name came again without arguments).
-    piece: The arguments in the delta: "none", "whole again" (equal to those of the call), "begin" (with a brace),
-        "rest".
-    meaning: "continues", "repeats", "begins" (another call), "begins, same name", "continues, named again", "continues,
-        unlabelled" (with a warning).
-    """
+    labels: _Labels | tuple[_Labels, ...]
+    name: _Name | tuple[_Name, ...]
+    arguments: _Arguments | tuple[_Arguments, ...]
+    piece: _Piece | tuple[_Piece, ...]
+    meaning: _Meaning
 
-    labels: str
-    name: str
-    arguments: str
-    piece: str
-    meaning: str
+    def fits(self, *facts: str) -> bool:
+        """Whether the rule fits the labels, the name, the arguments and the piece."""
+        pairs = zip(facts, self)
+        return all(fitting in (fact, ANY) or (type(fitting) is tuple and fact in fitting) for fact, fitting in pairs)
 
+
+ANY: tuple[Any, ...] = ()
 
 # The rules have four groups, by the name in the delta.
 _WITHOUT_NAME = (
     # Some servers send the whole arguments once more after their pieces.
-    Rule("any", "none", "whole|{}", "whole again", "repeats"),
+    Rule(ANY, "none", ("whole", "{}"), "whole again", "repeats"),
     # OpenAI, vLLM, llama.cpp: the first delta has id, index and name, the others have the index and arguments.
-    Rule("same id|same id, other index", "none", "any", "any", "continues"),
+    Rule(("same id", "same id, other index"), "none", ANY, ANY, "continues"),
     # An id or an extra field alone, such as Gemini's signature.
-    Rule("any", "none", "any", "none", "continues"),
+    Rule(ANY, "none", ANY, "none", "continues"),
     # Nebius, Cerebras: the arguments come under another index than the name, without an id.
-    Rule("new index", "none", "part", "any", "continues, unlabelled"),
-    Rule("any", "none", "part", "any", "continues"),
+    Rule("new index", "none", "part", ANY, "continues, unlabelled"),
+    Rule(ANY, "none", "part", ANY, "continues"),
     # A second call of the same function under the same index, which a delta with the name alone announced.
-    Rule("any", "none", "named again", "any", "begins, same name"),
+    Rule(ANY, "none", "whole, then the name", ANY, "begins, with the same name"),
     # Some servers send an empty object before the arguments.
-    Rule("any", "none", "{}", "any", "continues"),
+    Rule(ANY, "none", "{}", ANY, "continues"),
     # Arguments before their name.
-    Rule("any", "none", "whole", "any", "begins"),
+    Rule(ANY, "none", "whole", ANY, "begins"),
 )
 _WITH_NAME_AND_NEW_LABELS = (
     # Ollama, Dynamo, Gemini: each delta is a whole call; all have the index 0, or none has an index.
-    Rule("new index|other id", "any", "any", "any", "begins"),
+    Rule(("new index", "other id"), ANY, ANY, ANY, "begins"),
 )
 _WITH_NEW_NAME = (
-    Rule("any", "first", "whole|{}", "whole again", "repeats"),
-    Rule("any", "first", "any", "any", "continues"),
-    Rule("any", "piece", "any", "any", "continues"),
-    Rule("any", "other", "any", "any", "begins"),
+    Rule(ANY, "first", ("whole", "{}"), "whole again", "repeats"),
+    Rule(ANY, "first", ANY, ANY, "continues"),
+    Rule(ANY, "piece", ANY, ANY, "continues"),
+    Rule(ANY, "other", ANY, ANY, "begins"),
 )
 _WITH_SAME_NAME = (
     # DeepSeek, GLM: parallel calls of one function have one id, and different indexes.
     Rule("same id, other index", "same", "part", "rest", "continues"),
-    Rule("same id, other index", "same", "any", "any", "begins"),
+    Rule("same id, other index", "same", ANY, ANY, "begins"),
     # llama-cpp-python: id, index and name are in every delta.
-    Rule("any", "same", "part", "any", "continues"),
-    Rule("same id|first id", "same", "any", "none", "continues"),
-    Rule("same id|first id", "same", "any", "whole again", "repeats"),
-    Rule("any", "same", "any", "none", "continues, named again"),
-    Rule("any", "same", "any", "any", "begins"),
+    Rule(ANY, "same", "part", ANY, "continues"),
+    Rule(("same id", "first id"), "same", ANY, "none", "continues"),
+    Rule(("same id", "first id"), "same", ANY, "whole again", "repeats"),
+    Rule(ANY, "same", ANY, "none", "continues, with the name again"),
+    Rule(ANY, "same", ANY, ANY, "begins"),
 )
 RULES = (*_WITHOUT_NAME, *_WITH_NAME_AND_NEW_LABELS, *_WITH_NEW_NAME, *_WITH_SAME_NAME)
 
 
 @functools.cache  # There are few combinations.
-def meaning_of(labels: str, name: str, arguments: str, piece: str) -> str:
+def meaning_of(labels: _Labels, name: _Name, arguments: _Arguments, piece: _Piece) -> _Meaning:
     """The meaning in the first row that fits. Some row fits every combination."""
-    facts = labels, name, arguments, piece
-    fits = (
-        all(value in ("any", fact) or fact in value.split("|") for fact, value in zip(facts, row[:4])) for row in RULES
-    )
-    return next(row.meaning for row, is_fit in zip(RULES, fits) if is_fit)
+    return next(rule.meaning for rule in RULES if rule.fits(labels, name, arguments, piece))
 
 
 # The fields of an element of `tool_calls` that are read, each with the test for values that are.
@@ -159,7 +188,7 @@ class _OpenCall:
         self.made_id = ""  # The id that the client made for a call without one, or with the id of another call.
         self.arguments = CallArguments()
         # Whether the name came again after whole arguments: if more follow, they are those of a second call.
-        self.is_named_again = False
+        self.has_name_again = False
         self.extra: Json = {}
         self.joiner = joiner
         # Whether an event of the call was made. The first one is made when the name is known.
@@ -203,8 +232,8 @@ class ToolCalls:
         if not (self._calls or delta.id or delta.name or delta.arguments):
             return None
         call, meaning = self._meaning(delta)
-        if meaning == "begins, same name" and call is not None:
-            call.is_named_again = False
+        if meaning == "begins, with the same name" and call is not None:
+            call.has_name_again = False
             delta.name = call.name
         if meaning == "continues, unlabelled" and delta.arguments:
             self._warn("arguments came without a call to belong to; added to the last call")
@@ -215,7 +244,7 @@ class ToolCalls:
             call = self._open(delta)
         elif delta.name is not None:
             call.name = call.name_with(delta.name)
-            call.is_named_again = meaning == "continues, named again" and call.arguments.state() != "part"
+            call.has_name_again = meaning == "continues, with the name again" and call.arguments.state() != "part"
         return self._add(call, delta, raw)
 
     def take_message(self, elements: list[Any], raw: Any = None) -> tuple[list[ToolCallDelta], list[Any]]:
@@ -245,18 +274,18 @@ class ToolCalls:
         delta.arguments = ""
         return self._add(repeated.popleft(), delta, raw)
 
-    def _meaning(self, delta: _CallDelta) -> tuple[_OpenCall | None, str]:
+    def _meaning(self, delta: _CallDelta) -> tuple[_OpenCall | None, _Meaning]:
         """The call that the labels of a delta point to, None if there is no call; and what the delta means."""
         call, labels = self._addressed(delta.index, delta.id)
         if call is None:
             return None, "begins"
-        arguments = call.arguments.state()
-        if call.is_named_again and arguments != "part":
-            arguments = "named again"
+        arguments: _Arguments = call.arguments.state()
+        if call.has_name_again and arguments != "part":
+            arguments = "whole, then the name"
         name, piece = self._name_fact(delta.name, call, labels), call.arguments.describe(delta.arguments)
         return call, meaning_of(labels, name, arguments, piece)
 
-    def _addressed(self, index: int | None, id: str | None) -> tuple[_OpenCall | None, str]:
+    def _addressed(self, index: int | None, id: str | None) -> tuple[_OpenCall | None, _Labels]:
         """The call that an id and an index point to, and the labels as in a Rule."""
         if id is not None and id in self._by_id:
             call = self._by_both.get((id, index)) or self._by_id[id]
@@ -270,7 +299,7 @@ class ToolCalls:
             return labelled, "other id" if labelled.ids else "first id"
         return labelled, "no labels" if index is None else "same index"
 
-    def _name_fact(self, name: str | None, call: _OpenCall, labels: str) -> str:
+    def _name_fact(self, name: str | None, call: _OpenCall, labels: _Labels) -> _Name:
         """The name in a delta, as in a Rule.
 
         A name comes in pieces only if the call has an id, and the pieces have the same id, or none and the same index.
@@ -315,6 +344,8 @@ class ToolCalls:
         `warn` is called with the text of each warning: only at the end of the response, since the calls are read often.
         """
         used: set[str] = set()
+        # Arguments without a name are a call of their own. They may be those of a call with a name and the same index:
+        # neither is run.
         nameless = {call.index for call in self._calls if call.name is None}
         calls = []
         for call in self._calls:

@@ -38,7 +38,7 @@ def check_not_cut(reply: Reply[Any], request: Any) -> None:
     is_own_limit, remedy = False, ""
     if "content_filter" in reasons:
         cause = "by a content filter"
-    elif "context" in reasons["length"].lower():  # Not max_tokens, which may be larger.
+    elif "context" in reasons.get("length", "").lower():  # Not max_tokens, which may be larger.
         cause = "at the end of the model's context"
     else:
         cause = "at a limit of tokens"

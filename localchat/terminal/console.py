@@ -13,8 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
-from ..errors import IncompleteStream, LocalChatError, TimedOut
-from ..reply.truncation import is_cut
+from ..errors import IncompleteReply, IncompleteStream, LocalChatError, TimedOut
 
 # The exit codes: a complete response, an error, wrong usage, a response that was cut, Ctrl-C.
 OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
@@ -61,7 +60,7 @@ def run_command(command: Callable[[], int]) -> int:
         report(f"localchat: {error}")
         partial = getattr(error, "partial", None)
         is_broken = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
-        return CUT if is_broken or (partial and is_cut(partial)) else FAILED
+        return CUT if is_broken or isinstance(error, IncompleteReply) else FAILED
 
 
 def _use_utf8() -> None:

@@ -29,7 +29,7 @@ def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent],
     for one in chunks:
         events += accumulator.add(one)
         accumulator.reply()
-    return events + accumulator.finish(done=True), accumulator.reply()
+    return events + accumulator.finish(has_end_mark=True), accumulator.reply()
 
 
 def reply_of(*chunks: dict[str, Any]) -> Reply:
@@ -96,8 +96,30 @@ def test_log_probabilities_may_be_infinite():
 def test_later_finish_reason_counts_if_it_says_a_cut(reason):
     for first, last in (("stop", reason), (reason, "stop"), ("tool_calls", reason)):
         assert reply_of(chunk(first, content="a"), chunk(last)).finish_reason == reason
-    with pytest.raises(StreamError):
-        accumulated(chunk("stop", content="a"), chunk("error"))
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [chunk("stop", content="a")],
+        [chunk("stop", content="a"), chunk("stop", content="b")],
+        [chunk("stop", content="a"), chunk(content="b")],
+        [chunk("stop", content="a"), SECOND],
+    ],
+    ids=["at the end", "reason in every delta", "output after the reason", "choice that begins late"],
+)
+def test_finish_reason_of_an_error_is_an_error_wherever_it_comes(chunks: Any, reason: str):
+    with pytest.raises(StreamError, match=reason):
+        accumulated(*chunks, chunk(reason))
+
+
+def test_annotations_after_the_finish_reason_are_no_output():
+    accumulator = Accumulator()
+    for payload in (chunk(content="a"), chunk("stop"), chunk(annotations=[{"url": "b"}])):
+        accumulator.add(payload)
+    accumulator.finish()
+    assert accumulator.reply().choice.annotations == ({"url": "b"},)
 
 
 def test_choices_that_are_missing_or_have_no_index():
@@ -184,6 +206,12 @@ def test_logprobs_of_completions_have_the_format_of_chats():
     first, second = reply.choice.logprobs
     assert first == {"token": "a", "logprob": None, "bytes": None, "top_logprobs": []}
     assert second == {"token": "b", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "b", "logprob": -0.5}]}
+
+
+def test_alternatives_in_lists_are_as_the_server_sent_them():
+    alternatives = [{"token": "b", "logprob": -0.5}]
+    reply = reply_of({"choices": [{"text": "b", "logprobs": {"tokens": ["b"], "top_logprobs": [alternatives]}}]})
+    assert reply.choice.logprobs[0]["top_logprobs"] == alternatives
 
 
 def test_reply_keeps_extra_fields():
@@ -399,7 +427,7 @@ def test_reading_the_reply_changes_nothing():
             received += accumulator.add(payload)
             for _ in range(2 if accumulator is read else 0):
                 assert accumulator.reply() == accumulator.reply()
-        received += accumulator.finish(done=True)
+        received += accumulator.finish(has_end_mark=True)
     shown = [[(event.type, getattr(event, "text", "")) for event in received] for received in events.values()]
     assert shown[0] == shown[1]
     assert plain.reply().warnings == read.reply().warnings != ()
@@ -465,7 +493,7 @@ def test_unknown_payload_after_text_is_an_error(payload, words):
     accumulator.add(chunk(content="Hel"))
     assert [event.type for event in accumulator.add(payload)][-1] == "error"
     with pytest.raises(StreamError, match=words) as caught:
-        accumulator.finish(done=True)
+        accumulator.finish(has_end_mark=True)
     assert caught.value.partial.text.startswith("Hel")
 
 

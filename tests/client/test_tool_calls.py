@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import time
+import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from localchat.events import ToolCall
 from localchat.reply.assembly import Accumulator
-from localchat.reply.tool_calls import RULES, meaning_of
+from localchat.reply.tool_calls import RULES, _Arguments, _Labels, _Name, _Piece
 from tests.support.scripted import chunk
 
 
@@ -28,7 +29,7 @@ def assembled(*deltas: dict[str, Any], tool_names: Collection[str] = ()) -> tupl
     events = []
     for call in deltas:
         events += accumulator.add(chunk(tool_calls=[call]))
-    events += accumulator.finish(done=True)
+    events += accumulator.finish(has_end_mark=True)
     calls = accumulator.reply().tool_calls
     assert [event for event in events if event.type == "tool_call"] == list(calls)
     sent_back = [call.request_item["function"] for call in calls]
@@ -169,16 +170,9 @@ def test_calls_at_random_cuts(index, id, names):
 
 def test_every_rule_is_the_first_that_fits_some_delta():
     """And some rule fits every delta."""
-    labels = ["same id", "same id, other index", "first id", "other id", "same index", "new index", "no labels"]
-    names = ["none", "first", "same", "piece", "other"]
-    arguments, pieces = ["part", "whole", "{}", "named again"], ["none", "whole again", "begin", "rest"]
-    used = set()
-    for facts in itertools.product(labels, names, arguments, pieces):
-        meaning = meaning_of(*facts)
-        fitting = [row for row in RULES if all(v in ("any", f) or f in v.split("|") for f, v in zip(facts, row[:4]))]
-        used.add(fitting[0])
-        assert any(row.meaning == meaning for row in RULES)
-    assert [row for row in RULES if row not in used] == []
+    columns = (typing.get_args(column) for column in (_Labels, _Name, _Arguments, _Piece))
+    first_fitting = {next(rule for rule in RULES if rule.fits(*facts)) for facts in itertools.product(*columns)}
+    assert [rule for rule in RULES if rule not in first_fitting] == []
 
 
 # Deltas of n pieces or calls whose assembly was quadratic.
@@ -205,7 +199,7 @@ def test_assembly_of_calls_takes_linear_time(deltas):
         start = time.process_time()
         for payload in payloads:
             accumulator.add(payload)
-        accumulator.finish(done=True)
+        accumulator.finish(has_end_mark=True)
         return time.process_time() - start
 
     # 10 times as much, with room for a busy machine; a quadratic assembly would take 100 times as long.
@@ -231,7 +225,7 @@ def test_equal_calls_of_one_payload_are_two(arguments):
     entry = {"function": {"name": "roll", "arguments": arguments}}
     accumulator = Accumulator()
     accumulator.add({"choices": [{"message": {"tool_calls": [entry, entry]}, "finish_reason": "stop"}]})
-    accumulator.finish(done=True)
+    accumulator.finish(has_end_mark=True)
     assert [(call.arguments, call.error) for call in accumulator.reply().tool_calls] == [(arguments, None)] * 2
 
 

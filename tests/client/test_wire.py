@@ -278,20 +278,21 @@ def test_parse_models():
 
 
 REASONS = {
-    "stop": "stop eos EOS_TOKEN end_turn STOP COMPLETE",
+    "stop": "stop eos EOS_TOKEN end_turn STOP COMPLETE stop_token end_of_turn <|eot_id|> end FINISH_REASON_STOP",
     "length": "length MAX_TOKENS maxTokens FinishReason.MAX_TOKENS max_output_tokens model_length token_limit "
     "time_limit model_context_window_exceeded context_length_exceeded incomplete not_finished truncated pause_turn",
     "tool_calls": "tool_calls tool_use function_call",
     "content_filter": "content_filter content_filtered SAFETY IMAGE_SAFETY refusal RECITATION sensitive blocklist "
     "SPII prohibited_content guardrail_intervened ERROR_TOXIC",
-    "error": "error network_error abort insufficient_system_resource MALFORMED_FUNCTION_CALL timeout ERROR_LIMIT",
+    "error": "error FINISH_REASON_ERROR network_error abort insufficient_system_resource MALFORMED_FUNCTION_CALL "
+    "timeout ERROR_LIMIT",
 }
 
 
 @pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
 def test_finish_reason_has_the_name_of_the_client(reason, words):
     assert {normal_reason(word) for word in words.split()} == {reason}
-    assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
+    assert [normal_reason(word) for word in ("because", "stopwatch", "the_end", "id", "")] == [None] * 5
 
 
 def test_only_a_text_that_is_too_long_is_cut_in_messages():

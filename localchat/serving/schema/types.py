@@ -16,8 +16,8 @@ _NO_TYPES: frozenset[str] = frozenset()
 
 # Keywords that only objects have.
 _OF_OBJECTS = frozenset(("properties", "required", "additionalProperties", "patternProperties", "propertyNames"))
-# Keywords that restrict no values. `nullable` adds null, `x-guidance` has options of llguidance.
-_NO_RESTRICTIONS = ANNOTATIONS | {"nullable", "x-guidance"}
+# Keywords that restrict no values: `nullable` adds null.
+_NO_RESTRICTIONS = ANNOTATIONS | {"nullable"}
 # The limit of combinations within each other.
 _MAX_DEPTH = 8
 
@@ -91,8 +91,8 @@ def possible_types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def restrictions(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The keywords of a schema that may restrict values."""
-    return frozenset(schema.keys() - _NO_RESTRICTIONS)
+    """The keywords of a schema that may restrict values. Those that begin with "x-" are extensions, which do not."""
+    return frozenset(keyword for keyword in schema.keys() - _NO_RESTRICTIONS if not keyword.startswith("x-"))
 
 
 def allows_all_of_its_types(schema: Any) -> bool:

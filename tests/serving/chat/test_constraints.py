@@ -49,6 +49,9 @@ def tools_with(parameters: Any) -> tuple[dict[str, Any], ...]:
 PREFILLED = {"messages": (*HI, {"role": "assistant", "content": "Hi"}), "continue_final_message": "content"}
 LLAMA = '{{ tools }}{"name": function name, "parameters":'
 CALL_F = '<tool_call>\n{"name": "f", "arguments": {%s}}\n</tool_call>'
+# Extensions restrict nothing, so the arguments are written one by one.
+EXTENDED = {"x-b": 1, "properties": {"a": {"type": "string", "x-c": 2, "nullable": True}}, "required": ["a"]}
+EXTENDED_CALL = "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
 LISTED_NAMES = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
 # What no grammar can enforce is left out in `auto`.
 IN_PART = {
@@ -92,6 +95,10 @@ OUTPUTS = {
     "not-strict": (
         required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN,
         [CALL_F % '"any": [1]'], [CALL_F.replace("{%s}", "1")],
+    ),
+    "extensions": (
+        required(tools=tools_with(EXTENDED)), CODER, [EXTENDED_CALL % "Hi you", EXTENDED_CALL % "null"],
+        [EXTENDED_CALL.replace("=a>", "=b>") % "Hi"],
     ),
     "prefill": ({**PREFILLED, **formatted("regex", r"\d-c")}, (THINKS, PROMPT + "Hi"), ["3-c"], [REASONING + "3-c"]),
     "auto": (
