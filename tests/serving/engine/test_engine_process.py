@@ -235,7 +235,7 @@ def serving_process(
     loader = Loader(options)
     models = Service(file, load=loader.load, **service)
     with served(models, options) as (server, _):
-        models.load(models.default)
+        models.request_load(models.default)
         wait_for(lambda: models.default.model is not None, DEADLINE_S)
         try:
             yield models, server.server_port

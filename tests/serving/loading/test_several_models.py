@@ -635,5 +635,5 @@ def test_model_that_ends_while_the_metrics_are_written_is_left_out(server):
     assert server.statuses("one") == [200]
     values = iter([server.service.find("one").model])
     ending = mock.PropertyMock(side_effect=lambda: next(values, None))
-    with mock.patch.object(Service, "loaded", return_value=[type("Ending", (), {"model": ending})()]):
+    with mock.patch.object(Service, "loaded_models", return_value=[type("Ending", (), {"model": ending})()]):
         assert 'localchat_slots{model="one"}' in Metrics().text(server.service)
