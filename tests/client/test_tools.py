@@ -327,6 +327,22 @@ def test_run_calls_the_function_and_returns_the_final_reply():
     ]
 
 
+@pytest.mark.parametrize("options", [{"tool_choice": "required"}, {"extra_body": {"tool_choice": "required"}}])
+def test_choice_of_a_tool_is_sent_with_the_first_request_only(options: dict[str, Any]):
+    with playing(calls(("add", '{"a": 1, "b": 2}')), text("3")) as (client, script):
+        assert client.run("1+2?", tools=[add], **options).text == "3"
+    assert [request.get("tool_choice") for request in script.requests] == ["required", None]
+
+
+def test_message_of_a_cut_reply_has_content():
+    """Servers refuse null, which the content of a message with calls may be, if the calls are left out."""
+    call = {"index": 0, "id": "1", "function": {"name": "add", "arguments": "{"}}
+    with playing([chunk(content=None, tool_calls=[call]), chunk("length")]) as (client, _):
+        run = client.run_stream("1+2?", tools=[add], max_tokens=3)
+        run.finish()
+    assert run.new_messages == [{"role": "assistant", "content": ""}]
+
+
 def test_stream_yields_the_results_as_events():
     with playing([chunk(content="So "), *calls(("add", '{"a": 1, "b": 2}'))], text("3")) as (client, _):
         with client.run_stream("x", tools=[add]) as run:
