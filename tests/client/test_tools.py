@@ -287,15 +287,16 @@ def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_er
         assert len(script.requests) == 2
 
 
-def test_parallel_calls_run_together_and_keep_their_order(client_class: Any):
-    together = threading.Barrier(3)
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_parallel_calls_run_together_and_keep_their_order(names: str, client_class: Any):
+    together = threading.Barrier(len(names))
 
     def wait(name: str) -> str:
         together.wait(DEADLINE_S)
         return name
 
-    made = calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc"))
-    assert ran(made, [wait], client_class, parallel=True) == ["a", "b", "c"]
+    made = calls(*(("wait", f'{{"name": "{name}"}}') for name in names))
+    assert ran(made, [wait], client_class, parallel=True) == list(names)
 
 
 @pytest.mark.parametrize("parallel", [False, True, 1, 2])
