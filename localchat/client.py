@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from .errors import DoesNotFit
 from .events import Reply, Value
-from .request.arguments import RequestArguments
+from .request.arguments import BaseRequest
 from .request.completion import CompletionRequest
 from .request.models import Model, fetch_models
 from .request.options import (
@@ -24,7 +24,7 @@ from .request.options import (
     StreamOptions,
     check_options,
     describe_options,
-    set_options,
+    without_none,
 )
 from .request.prompts import Prompt, TextPrompt, Texts
 from .request.response import Response
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines.
 
-    These get the driver that waits for the network: a Driver blocks, an AsyncDriver waits in an event loop. Attributes
-    with an underscore, here and of streams, are used by other modules of the package, not by programs.
+    The coroutines await only methods of a driver. Those of an AsyncDriver wait in an event loop. Those of a Driver
+    block and never suspend, so that `run_blocking` runs the coroutines like functions. Attributes with an underscore,
+    here and of streams, are used by other modules of the package, not by programs.
     """
 
     def __init_subclass__(cls) -> None:
@@ -84,7 +85,7 @@ class BaseClient:
         check_options(options, "Client")
         client = type(self).__new__(type(self))
         vars(client).update(vars(self))  # The attributes of a subclass stay.
-        client._options = {**self._options, **set_options(options)}
+        client._options = {**self._options, **without_none(options)}
         if options.get("headers") is not None:
             client._options["headers"] = {**self._settings.headers, **client._options["headers"]}
         old = self._settings
@@ -105,12 +106,16 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
-    def _call(self, driver: AnyDriver, arguments: RequestArguments) -> Call:
+    def _call(self, driver: AnyDriver, arguments: BaseRequest) -> Call:
         """A new call with the options of these arguments."""
         return Call(self._settings, self._pool, driver, arguments.call_options)
 
     async def _reply(self, driver: AnyDriver, request: CompletionRequest) -> Reply[Any]:
-        """The complete reply. If its text does not match `response_format`, repeat the request with text and errors."""
+        """The complete reply.
+
+        If its text does not match `response_format`, the text and the error are added to the prompt of the request, and
+        it is sent again.
+        """
         n_left = request.retries_on_mismatch
         while True:
             try:
@@ -124,7 +129,7 @@ class BaseClient:
                 request.prompt = [*request.prompt, *output, correction]
 
     async def _list_models(self, driver: AnyDriver) -> list[Model]:
-        arguments = RequestArguments(self._settings, {}, "request")
+        arguments = BaseRequest(self._settings, {}, "request")
         return await fetch_models(self._call(driver, arguments))
 
     async def _request(
@@ -132,12 +137,12 @@ class BaseClient:
     ) -> Response:
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
-        call = self._call(driver, RequestArguments(self._settings, options, "request"))
+        call = self._call(driver, BaseRequest(self._settings, options, "request"))
         content = await call.fetch(method.upper(), path, json)
         return Response(call.status, call.headers, content)
 
     async def _embed(self, driver: AnyDriver, text: Any, options: Mapping[str, Any]) -> Any:
-        arguments = RequestArguments(self._settings, options, "embed")
+        arguments = BaseRequest(self._settings, options, "embed")
         from .embeddings import embed  # Imported here, as few programs need it.
 
         return await embed(self._call(driver, arguments), arguments, text)

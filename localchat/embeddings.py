@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from .errors import ProtocolError
 from .events import Usage
 from .reply.payloads import as_integer, as_list, find_usage
-from .request.arguments import RequestArguments
+from .request.arguments import BaseRequest
 from .texts import excerpt
 from .transport.call import Call
 
@@ -26,9 +26,10 @@ class Embeddings(list[Item]):
     model: str | None = None  # The name of the model in the response.
 
 
-async def embed(call: Call, arguments: RequestArguments, text: Any) -> Any:
+async def embed(call: Call, arguments: BaseRequest, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
-    texts, size = _checked_texts(text), arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
+    texts = _checked_texts(text)
+    size = arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
     model = await arguments.model(call)
     fields = {"model": model, **arguments.fields, **arguments.extra_body}
     vectors, usages = Embeddings[Any](), []

@@ -40,7 +40,7 @@ class ManyPrompts:
             raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
-        # Never sent: it checks the options, of which those of each request are a part.
+        # A request that is never sent. Making it checks the options before any prompt is sent.
         self._template = CompletionRequest(client._settings, "", self._options, "map")
         self._n_done = 0
 
@@ -94,7 +94,7 @@ class ManyPrompts:
 
     async def _find_model(self, driver: AnyDriver) -> None:
         """Find the model of the server once for all prompts. If that fails, the request of each prompt tries again."""
-        if self.prompts and not self._template.decides_model:
+        if self.prompts and not self._template.names_model:
             with contextlib.suppress(LocalChatError):
                 await default_model(self._client._call(driver, self._template))
 

@@ -125,7 +125,7 @@ class SSEDecoder:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if self._takes_json:
-            self._find_json(name, line)
+            self._begin_or_end_json(name, line)
         if self._in_json:
             self._take_data(line)
         elif name == b"data":
@@ -165,8 +165,8 @@ class SSEDecoder:
         self._retry = None
         self._in_json = False
 
-    def _find_json(self, name: bytes, line: bytes) -> None:
-        """Find out whether a line belongs to JSON without `data:`. It ends the event before, and a field ends it."""
+    def _begin_or_end_json(self, name: bytes, line: bytes) -> None:
+        """Begin or end JSON without `data:`. Its first line ends the event before, and a field ends it."""
         is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
         if self._in_json and is_field:
             self._end_data()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from .errors import Cancelled, IncompleteStream, LocalChatError, ProtocolError, TimedOut
 from .events import Reply, StreamEvent, Value
@@ -51,7 +51,10 @@ class EventIterator(Generic[Event, Value]):
         raise NotImplementedError
 
     async def _advance(self) -> None:
-        """Do the next step: add events to `_ready`, or set `_has_last_event`. An error is raised after the events."""
+        """Do the next step: add events to `_ready`, or set `_has_last_event`, or raise an error.
+
+        `_next` calls it through `_step` until there is an event, and raises the error after the events in `_ready`.
+        """
         raise NotImplementedError
 
     async def _close(self) -> None:
@@ -65,19 +68,19 @@ class EventIterator(Generic[Event, Value]):
         self._is_advancing = True
         try:
             if self._is_closed:
-                raise self._cancelled("closed")
+                raise self._cancelled_error("closed")
             await self._advance()
         except Exception as error:
             self._failure = error
             if not self._ready:  # Otherwise `_next` returns the events that were made before the error, then raises it.
                 raise
         except BaseException:  # Ctrl-C, or the task was cancelled.
-            self._failure = self._cancelled("interrupted")
+            self._failure = self._cancelled_error("interrupted")
             raise
         finally:
             self._is_advancing = False
 
-    def _cancelled(self, cause: str) -> Cancelled:
+    def _cancelled_error(self, cause: str) -> Cancelled:
         return Cancelled(f"the response was {cause} before its end: send the request again", partial=self.reply)
 
     async def _next(self) -> Event | None:
@@ -86,7 +89,7 @@ class EventIterator(Generic[Event, Value]):
             await self._step()
         if self._ready and self._is_closed:
             self._ready.clear()
-            self._failure = self._failure or self._cancelled("closed")
+            self._failure = self._failure or self._cancelled_error("closed")
         if self._ready:
             event: Any = self._ready.popleft()
             if event.type == "content_delta" and event.choice_index == 0:
@@ -232,13 +235,14 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         self._call = call
         self._request = request
         self._parser = ResponseParser()  # That of an empty response, until the head of the response is received.
-        self._has_head = False  # Whether the head of the response was received.
-        self._event_lists: Iterator[list[StreamEvent]] = iter(())  # The events of each payload of the last read.
+        # The steps go on in this order. "reading" begins with the head of the response, "ending" with its last byte.
+        self._phase: Literal["unsent", "reading", "ending"] = "unsent"
+        # The events of each payload: of the last read, and in the phase "ending" the last ones.
+        self._event_lists: Iterator[list[StreamEvent]] = iter(())
         self._n_bytes = 0  # Of the body, in all reads.
         # `n_progress` of the parser at the last read: a larger one restarts the timeouts.
         self._n_progress = 0
         self._body_error: Exception | None = None  # The error that ended the body, if one did.
-        self._is_ending = False  # Whether `_event_lists` has the last events.
 
     @property
     def reply(self) -> Reply[Value]:
@@ -255,7 +259,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
 
     async def _begin(self) -> None:
         """Send the request, if this was not done before."""
-        if not self._has_head and self._failure is None:
+        if self._phase == "unsent" and self._failure is None:
             await self._step()
 
     async def _close(self) -> None:
@@ -272,11 +276,11 @@ class BaseStream(EventIterator[StreamEvent, Value]):
     async def _advance(self) -> None:
         """Send the request; then read bytes and make their events, again and again; then make the last events."""
         try:
-            if not self._has_head:
+            if self._phase == "unsent":
                 await self._send()
-            elif (events := next(self._event_lists, None)) is not None:  # Of a read, or the last ones.
+            elif (events := next(self._event_lists, None)) is not None:
                 self._ready.extend(events)
-            elif self._is_ending:  # They were all made.
+            elif self._phase == "ending":  # The last events were made.
                 self._has_last_event = True
                 self._call.release()
             elif self._parser.is_over:
@@ -291,7 +295,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         """Send the request, and receive the head of the response."""
         await self._request.send(self._call)
         self._parser = self._new_parser()
-        self._has_head = True
+        self._phase = "reading"
         if self._call.warning:
             self._ready.extend(self._parser.warn(self._call.warning))
 
@@ -300,7 +304,7 @@ class BaseStream(EventIterator[StreamEvent, Value]):
         if self._parser.has_end_mark:
             await self._call.drain()  # So that the connection can be used again.
         self._event_lists = self._parser.finish(self._body_error)
-        self._is_ending = True
+        self._phase = "ending"
 
     def _fail(self, error: BaseException) -> None:
         """Make the events of held text before an error, and give it the part received so far."""
@@ -345,8 +349,8 @@ class BaseStream(EventIterator[StreamEvent, Value]):
             call.check_size(self._n_bytes)
             is_end = not data and call.all_read
         except (IncompleteStream, TimedOut, ProtocolError) as error:
-            # After the last finish reason only usage and [DONE] are missing. The parser judges a body that was cut.
-            if not isinstance(error, IncompleteStream) and not parser.has_known_reasons:
+            # The parser judges a body that was cut. Any other error counts unless only usage and [DONE] are missing.
+            if not (isinstance(error, IncompleteStream) or parser.has_known_reasons):
                 raise
             self._body_error, is_end = error, True
         self._event_lists = parser.feed(data, is_end)

@@ -45,7 +45,7 @@ class _ModelResponse:
     finish_reason: str | None
 
     def message(self) -> Json:
-        """The message of a response that is not streamed, which is the delta of one that is, but for its texts."""
+        """The role and the calls: for the message of a whole response, and for a delta of a stream."""
         calls = [
             {
                 "index": number,
@@ -83,6 +83,8 @@ class FakeServer:
 
     @property
     def url(self) -> str:
+        if not self._thread.is_alive():  # The socket accepts connections, and a client would wait for its timeout.
+            raise RuntimeError("the fake server runs within its `with` block")
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def reply(

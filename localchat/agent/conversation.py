@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..events import Reply
 from ..files import read_messages, write_messages
 from ..request.arguments import with_lists
-from ..request.options import set_options
-from ..request.prompts import Prompt, as_messages, n_system, set_system
+from ..request.options import without_none
+from ..request.prompts import Prompt, as_messages, check_one_system, set_system, split_system
 from .tool_run import AsyncToolRun, ToolRun
 from .tools import AnyTool
 
@@ -54,16 +54,19 @@ class _BaseConversation:
 
     def _start_turn(self, run_class: Callable[..., Run], prompt: Prompt, options: dict[str, Any]) -> Run:
         """A run whose messages are added to the conversation when it is done."""
-        options = {**self._options, **set_options(options)}
-        has_system = "system" in options  # It replaces that of the conversation in this turn.
-        earlier: list[dict[str, Any]] = self.messages[n_system(self.messages) if has_system else 0 :]
-        # The run adds the message of `system` in front. It is not one of the conversation, which keeps those after it.
-        n_earlier = len(earlier) + int(has_system)
+        options = {**self._options, **without_none(options)}
+        new: list[dict[str, Any]] = as_messages(prompt)
+        system, others = split_system(self.messages)
+        replaces_system = "system" in options  # In this turn: the run adds the message in front.
+        if system and not replaces_system:
+            check_one_system(new, "the conversation")
+        earlier: list[dict[str, Any]] = others if replaces_system else self.messages
+        n_before_turn = len(earlier) + int(replaces_system)
 
         def add_turn(run: Run) -> None:
-            self.messages += run.messages[n_earlier:]
+            self.messages += run.messages[n_before_turn:]
 
-        return run_class(self._client, [*earlier, *as_messages(prompt)], _on_done=add_turn, **options)
+        return run_class(self._client, [*earlier, *new], _on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""

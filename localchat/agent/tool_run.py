@@ -52,8 +52,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         parallel: Whether the calls of a round run in threads or tasks, of which a number is the limit.
         raise_errors: Whether an exception of a tool is raised. Otherwise it is logged and sent to the model.
         _on_done: Called with the run when `done` is set.
-        options: The options of the requests. `tool_choice` is sent with the first request only: `required` would never
-            let the model stop calling tools.
+        options: The options of the requests. `tool_choice` is sent with the first request only.
     """
 
     _is_async: bool  # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
@@ -81,23 +80,22 @@ class _BaseRun(EventIterator[RunEvent, Any]):
             raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         self._client = client
         self._tools = tools_by_name(() if tools is None else tools, self._is_async)
-        if self._tools and options.get("n", 1) not in (None, 1):
-            raise ValueError("a run follows one choice: n must be 1")
         self._max_rounds = max_rounds
         self._on_call = on_call
         self._parallel = parallel
         self._raise_errors = bool(raise_errors)
         self._on_done = _on_done
-        # Never sent: it checks the options, makes the messages of the prompt, and has the total timeout of the run and
-        # its rule for replies that are cut. It has no media, whose files are read later.
+        # A request that is never sent. Making it checks the options and the prompt; it has the total timeout of the run
+        # and its rule for replies that are cut. Its media are not read: `_read_media` does that.
         self._template = CompletionRequest(client._settings, prompt, options, "run")
-        self.messages: list[dict[str, Any]] = self._template.prompt  # The conversation so far.
+        if self._tools and self._template.n_choices != 1:
+            raise ValueError("a run follows one choice: n must be 1")
+        self.messages: list[dict[str, Any]] = list(self._template.prompt)  # The conversation so far.
         self._n_prompt = len(self.messages)  # The number of messages of the prompt.
         self._media = take_media(options)
         # The options of the next request.
         self._options = {name: value for name, value in options.items() if name not in ("messages", "system")}
-        # Whether the last reply of the run is complete. Its last event may follow; after it `_has_last_event` is set.
-        self.done = False
+        self.done = False  # Whether the final reply was received. Its last event may not be returned yet.
         self._n_rounds = 0  # The number of requests that were sent.
         self._stream: Any = None  # The stream of the newest request; None before it, and after its calls.
         self._reply: Reply[Any] | None = None  # The reply to the newest request; None before it is complete.
@@ -151,12 +149,12 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         if event is None:
             await self._end_round()
             return
-        if event.type == "message_stop" and self._reply is None:
+        if event.type == "message_stop" and self._reply is None:  # The first one, if there are several choices.
             self._add_reply(stream.reply)
         self._ready.append(event)
 
     def _add_reply(self, reply: Reply[Any]) -> None:
-        """Add a reply to the messages before the last event of its round. The caller may stop after this event.
+        """Add a reply to the messages, before its `message_stop` is returned: a caller that stops reading then has it.
 
         A reply that is cut and must not be returned raises IncompleteReply in place of this event.
         """
@@ -196,8 +194,16 @@ class _BaseRun(EventIterator[RunEvent, Any]):
             return
         name = {"name": result.call.name} if self._client._settings.names_tools else {}
         self.messages.append({**result.message, **name})
-        self._options.pop("tool_choice", None)
+        self._drop_tool_choice()
         self._ready.append(result)
+
+    def _drop_tool_choice(self) -> None:
+        """With `required`, the model could never stop calling tools."""
+        self._options.pop("tool_choice", None)
+        extra_body = self._options.get("extra_body") or {}
+        if "tool_choice" in extra_body:
+            others = {name: value for name, value in extra_body.items() if name != "tool_choice"}
+            self._options["extra_body"] = others
 
     async def _prepare(self, call: ToolCall) -> PreparedCall:
         """Prepare a call, and ask `on_call` whether it may run."""
@@ -212,7 +218,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
             return prepared
         return prepared.without_function(approval if isinstance(approval, str) and approval else _NOT_APPROVED)
 
-    async def _run(self, prepared: PreparedCall) -> ToolResult:
+    async def _run_one(self, prepared: PreparedCall) -> ToolResult:
         prepared = prepared.without_function("the run was closed") if self._is_closed else prepared
         return await run_call(prepared, self._raise_errors, self._is_async)
 
@@ -220,7 +226,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
 
     async def _run_one_by_one(self, calls: Sequence[PreparedCall]) -> AsyncGenerator[ToolResult, None]:
         for prepared in calls:
-            yield await self._run(prepared)
+            yield await self._run_one(prepared)
 
     async def _run_in_tasks(self, calls: Sequence[PreparedCall], n_workers: int) -> AsyncGenerator[ToolResult, None]:
         import asyncio  # Imported here: the import takes longer than that of the whole client.
@@ -229,7 +235,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
 
         async def run_gated(prepared: PreparedCall) -> ToolResult:
             async with gate:
-                return await self._run(prepared)
+                return await self._run_one(prepared)
 
         tasks = [asyncio.ensure_future(run_gated(prepared)) for prepared in calls]
         try:
@@ -244,7 +250,7 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
 
         def run_in(context: contextvars.Context, prepared: PreparedCall) -> ToolResult:
-            return context.run(run_blocking, self._run(prepared))
+            return context.run(run_blocking, self._run_one(prepared))
 
         with ThreadPoolExecutor(n_workers, "localchat-tool") as pool:
             # Each call sees the context variables of the caller; threads may not share one context.

@@ -38,8 +38,8 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]  # The JSON Schema of the arguments.
     function: Callable[..., Any]
-    # The target (schema/targets.py) that validates and converts the arguments: that of `Tool.of` is the function. None:
-    # `parameters`.
+    # The target (schema/targets.py) that validates and converts the arguments. `Tool.of` sets the function. If it is
+    # None, `parameters` is the target.
     target: Any = None
 
     def __post_init__(self) -> None:

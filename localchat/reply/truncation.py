@@ -23,10 +23,13 @@ def is_cut(reply: Reply[Any]) -> bool:
 
 
 def kept_message(reply: Reply[Any]) -> dict[str, Any]:
-    """The message of a reply in later requests. A cut one has no calls: without results, servers would refuse them."""
+    """The message of a reply in later requests. A cut one has no calls: without results, servers would refuse them.
+
+    They would refuse it without content too, which only a message with calls may lack.
+    """
     message = reply.message
-    if is_cut(reply):
-        message.pop("tool_calls", None)
+    if is_cut(reply) and message.pop("tool_calls", None):
+        message["content"] = message["content"] or ""
     return message
 
 

@@ -1,7 +1,7 @@
 """What prepares a request: from the arguments of a method to the body.
 
 options.py                      the options of all methods
-arguments.py                    RequestArguments: the checked options of one call
+arguments.py                    BaseRequest: the checked options of one call
 completion.py                   CompletionRequest: those of a method that generates text, with its prompt
 prompts.py, media.py            messages; images and sounds in them
 models.py                       the models of the server, and the default one

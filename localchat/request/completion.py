@@ -13,7 +13,7 @@ from ..errors import BadRequestError, NotFoundError, StatusError, UnprocessableE
 from ..reply.payloads import Json
 from ..transport.call import Call
 from ..transport.settings import Settings
-from .arguments import RequestArguments
+from .arguments import BaseRequest
 from .prompts import as_messages, take_media
 
 if TYPE_CHECKING:
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
-class CompletionRequest(RequestArguments):
+class CompletionRequest(BaseRequest):
     """The request of a method that generates text. The prompt of `complete` is text, that of any other a chat."""
 
     def __init__(self, settings: Settings, prompt: Any, options: Mapping[str, Any], method: str) -> None:
         super().__init__(settings, options, method)
-        fields = self.fields  # The options that are no fields of the request are removed here.
         self._settings = settings
         self._is_chat = method != "complete"
+        # First the options that are no fields of the request. They are removed, and `extra_body` cannot have them.
+        fields = self.fields
         self._media = take_media(fields)  # `images` and `audio`, which are added to the prompt.
         self.think_tags: str = fields.pop("think_tags", "auto" if self._is_chat else "off")
         self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", 0)
@@ -38,7 +39,7 @@ class CompletionRequest(RequestArguments):
         self.prompt: Any = self._read_prompt(prompt, method)
         if self._is_chat and "messages" in self.extra_body:
             raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
-        # Its fields are treated like options from here on: n, tools, response_format. Those above do not look into it.
+        # Then those that `extra_body` may have too: n, tools, functions, response_format.
         fields.update(self.extra_body)
         self.n_choices = self._count_choices()
         self._tools = _definitions(fields.pop("tools", None) or ())
@@ -127,9 +128,12 @@ class CompletionRequest(RequestArguments):
             expected.accept()
 
     async def _replace_model(self, call: Call, body: Json) -> bool:
-        """Whether the server has another model now than the one that the client found before. The body then has it."""
+        """Put the model of the server into the body after a 404; return whether it is another one than before.
+
+        If the client found the model in the list, the server may have been restarted with another one.
+        """
         learned, refused = self._settings.learned, body.get("model")
-        if self.decides_model or self._settings.model is not None or refused is None:
+        if self.names_model or self._settings.model is not None or refused is None:
             return False
         if learned.model == refused:  # Otherwise another call has already replaced it.
             learned.model = None
@@ -148,9 +152,8 @@ def _remove_tool_names(body: Json) -> bool:
     return bool(messages)
 
 
-# What some servers need or what is of use, and what strict servers refuse: by the name of the field, which is in their
-# error, a function that removes it from a body and returns whether the body had it. An error that has the name for
-# another reason costs one more request, whose error is then raised.
+# Fields that strict servers refuse, by the word that their errors have. Each function removes its field from a body,
+# and returns whether the body had it. An error with this word for another reason costs one more request, which fails.
 _REFUSABLE: dict[str, Callable[[Json], bool]] = {
     "stream_options": _remove_stream_options,
     # `name` of messages with the result of a tool, and of no others: a run adds it for the templates of local servers.

@@ -15,8 +15,7 @@ _META_LENGTH_FIELDS = "n_ctx n_ctx_train"
 _SHOWN_NAMES = 20  # How many names an error lists.
 
 NO_LIST_STATUSES = (404, 405, 501)  # The statuses of servers that have no list of models.
-# The errors of a request for the list, without which a call without a model and the chat on the terminal can work: they
-# say nothing about other requests.
+# The errors of the request for the list after which a call, or the chat on the terminal, goes on without the list.
 LIST_ERRORS = (IncompleteStream, ProtocolError, StatusError, StreamError)
 
 
@@ -56,8 +55,8 @@ async def fetch_models(call: Call) -> list[Model]:
 async def default_model(call: Call) -> str | None:
     """The model of the client, or the only one of the server; None if the server has no list or lists none.
 
-    Many servers with one model have no list and need no name. So an error in place of the list is none of the call: the
-    response to the request itself says whether the model has to be named.
+    Many servers with one model have no list and need no name. So an error in place of the list does not fail the call:
+    the response to the request itself shows whether the model has to be named.
     """
     settings = call.settings
     learned = settings.learned

@@ -323,7 +323,7 @@ _TYPES: dict[str, Any] = {
 _LEAST = {"max_retries": 0, "max_bytes": 1, "batch_size": 1, "retries_on_mismatch": 0}
 
 
-def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are not None. None for an option is the same as leaving it out."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -343,11 +343,10 @@ def describe_options(known: Any) -> str:
 def check_options(options: Mapping[str, Any], method: str) -> None:
     """Raise TypeError for an option that the method does not have, or of a wrong type; ValueError for a wrong value."""
     known = OPTIONS_OF[method]
-    # The overloads of `chat`, `stream` and `map` declare `response_format`, since it decides the type of the result.
-    declares_format_in_overloads = StreamOptions in known.__mro__
+    # The overloads of these methods declare `response_format`, since it decides the type of the result.
+    names = {*known.__annotations__, *(["response_format"] if StreamOptions in known.__mro__ else ())}
     for name, value in options.items():
-        is_format = name == "response_format" and declares_format_in_overloads
-        if name not in known.__annotations__ and not is_format:
+        if name not in names:
             raise TypeError(f"{method} has no option {name!r}{_hint(name, known)}")
         if value is not None:
             _check_value(name, value)

@@ -22,23 +22,31 @@ def as_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any
             hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
             raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
         messages.append(dict(message))
-    if system is not None and any(message.get("role") == "system" for message in messages):
-        raise ValueError("the prompt has a system message, so system= would add a second one: leave one out")
-    return [*([] if system is None else [{"role": "system", "content": system}]), *messages]
+    if system is None:
+        return messages
+    check_one_system(messages, "system=")
+    return [{"role": "system", "content": system}, *messages]
 
 
-def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The number of system messages with which a conversation begins, 0 or 1: `messages[:n]` are these."""
-    return int(bool(messages) and messages[0].get("role") == "system")
+def check_one_system(messages: Sequence[Mapping[str, Any]], other: str) -> None:
+    """Raise ValueError if messages have a system message. `other` names what has one too."""
+    if any(message.get("role") == "system" for message in messages):
+        raise ValueError(f"the prompt has a system message, and {other} has another one: leave one out")
+
+
+def split_system(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The system message with which a conversation begins, as a list that may be empty, and the other messages."""
+    n_system = 1 if messages and messages[0].get("role") == "system" else 0
+    return list(messages[:n_system]), list(messages[n_system:])
 
 
 def set_system(messages: list[dict[str, Any]], text: str) -> None:
     """Replace or add the system message of a conversation."""
-    messages[: n_system(messages)] = [{"role": "system", "content": text}]
+    messages[:] = [{"role": "system", "content": text}, *split_system(messages)[1]]
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove images and sounds from the options and return those that are not empty. Raises TypeError for others.
+    """Remove images and sounds from the options and return those that are not empty. Raises TypeError for no list.
 
     `audio` that is a mapping stays: it is OpenAI's field for spoken output.
     """

@@ -14,7 +14,7 @@ from ..client import Client
 from ..files import read_messages, write_messages
 from ..reply.truncation import kept_message
 from ..request.options import ClientOptions, MessageOptions
-from ..request.prompts import as_messages, n_system, set_system
+from ..request.prompts import as_messages, set_system, split_system
 from .console import read_input
 from .printer import Printer, finish_code, notice_of_waiting
 
@@ -51,7 +51,7 @@ class Session:
     @property
     def system(self) -> str | None:
         """The text of the system message, content of another type as JSON; None if there is none."""
-        content = self.messages[0].get("content") if n_system(self.messages) else None
+        content = next((message.get("content") for message in split_system(self.messages)[0]), None)
         return content if content is None or isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
     def set_system(self, text: str) -> None:
@@ -59,7 +59,7 @@ class Session:
 
     def clear(self) -> None:
         """Remove all messages but the system message."""
-        self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
+        self.messages, self.unanswered = split_system(self.messages)[0], []
 
     def load(self, path: Path) -> None:
         """Replace the messages by those of a file."""

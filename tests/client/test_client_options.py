@@ -37,6 +37,7 @@ PROMPTS: list[tuple[Any, str]] = [
 # Options of runs and conversations.
 RUNS: list[tuple[dict[str, Any], str]] = [
     ({"n": 2, "tools": [find]}, "n must be 1"),
+    ({"extra_body": {"n": 2}, "tools": [find]}, "n must be 1"),
     ({"max_rounds": 0}, "at least 1, not 0"),
     ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
     ({"tools": find}, "tools is a list of functions, not <function find"),

@@ -45,6 +45,15 @@ def test_turns_are_added_and_sent_again(client_class: Any):
     assert [request["max_tokens"] for request in script.requests] == [9, 9, 9]
 
 
+def test_prompt_cannot_add_a_second_system_message(client_class: Any):
+    with started(text("Hi."), text("Hi."), client_class=client_class, system="be brief") as (conversation, script):
+        for options in ({}, {"system": "be long"}):
+            with pytest.raises(ValueError, match="the prompt has a system message, and"):
+                conversation.say([{"role": "system", "content": "no"}, user("one")], **options)
+    assert script.requests == []
+    assert conversation.messages == [SYSTEM]
+
+
 def test_system_message_of_a_turn_is_not_kept_and_messages_may_be_edited(client_class: Any):
     with started(text("Hi."), client_class=client_class, system="be brief") as (conversation, script):
         conversation.say("one", system="be long")

@@ -69,6 +69,15 @@ def test_errors_cuts_and_a_missing_response(server: FakeServer, client_class: An
     assert (busy.value.retry_after, cut.value.partial.text) == (7.0, "half of")
 
 
+def test_server_outside_its_block_is_an_error():
+    """A client would wait for its timeout."""
+    server = FakeServer()
+    with server:
+        assert server.url
+    with pytest.raises(RuntimeError, match="within its `with` block"):
+        Client(server.url)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_response_without_a_finish_reason_is_cut(stream: bool, server: FakeServer, client_class: Any):
     server.reply("half of", finish_reason=None)

@@ -287,15 +287,16 @@ def test_approval_hook_may_be_a_coroutine_function_of_an_async_client_and_its_er
         assert len(script.requests) == 2
 
 
-def test_parallel_calls_run_together_and_keep_their_order(client_class: Any):
-    together = threading.Barrier(3)
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_parallel_calls_run_together_and_keep_their_order(names: str, client_class: Any):
+    together = threading.Barrier(len(names))
 
     def wait(name: str) -> str:
         together.wait(DEADLINE_S)
         return name
 
-    made = calls(*(("wait", f'{{"name": "{name}"}}') for name in "abc"))
-    assert ran(made, [wait], client_class, parallel=True) == ["a", "b", "c"]
+    made = calls(*(("wait", f'{{"name": "{name}"}}') for name in names))
+    assert ran(made, [wait], client_class, parallel=True) == list(names)
 
 
 @pytest.mark.parametrize("parallel", [False, True, 1, 2])
@@ -325,6 +326,22 @@ def test_run_calls_the_function_and_returns_the_final_reply():
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_0", "name": "add", "content": "3"},
     ]
+
+
+@pytest.mark.parametrize("options", [{"tool_choice": "required"}, {"extra_body": {"tool_choice": "required"}}])
+def test_choice_of_a_tool_is_sent_with_the_first_request_only(options: dict[str, Any]):
+    with playing(calls(("add", '{"a": 1, "b": 2}')), text("3")) as (client, script):
+        assert client.run("1+2?", tools=[add], **options).text == "3"
+    assert [request.get("tool_choice") for request in script.requests] == ["required", None]
+
+
+def test_message_of_a_cut_reply_has_content():
+    """Servers refuse null, which the content of a message with calls may be, if the calls are left out."""
+    call = {"index": 0, "id": "1", "function": {"name": "add", "arguments": "{"}}
+    with playing([chunk(content=None, tool_calls=[call]), chunk("length")]) as (client, _):
+        run = client.run_stream("1+2?", tools=[add], max_tokens=3)
+        run.finish()
+    assert run.new_messages == [{"role": "assistant", "content": ""}]
 
 
 def test_stream_yields_the_results_as_events():
