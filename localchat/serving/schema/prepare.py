@@ -156,7 +156,7 @@ class Preparation:
 
         the first R leads to a schema that is closed by itself, the second one to a part of a combination.
         """
-        name = f"{reference} {context.closed_by.value}".replace("/", ".")
+        name = f"{reference} {context.closed_by.value}"
         if name not in self.definitions:
             self.definitions[name] = None  # It may refer to itself.
             self.definitions[name] = self.rewrite(target, context)

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.prompt.control_tokens import without_markers
 from localchat.serving.chat.prompt.jinja import TemplateError
 from localchat.serving.chat.prompt.missing_text import missing_text
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.tool_results import results_of_calls
+from tests.support.dialect_outputs import calls_of, parse
 from tests.support.exchanges import ask
 from tests.support.serving import BIG, serving
 
@@ -240,6 +242,36 @@ def test_every_call_has_the_result_that_fits_best(call_texts: str, result_texts:
     for place, index in enumerate(expected):
         after_call = prompt.partition(f"place {place}")[2].partition("[assistant]")[0]
         assert index is None or f"[tool]R{index}" in after_call
+
+
+# A template that needs arguments as JSON text, and refuses calls before the first message of the user.
+TEXT_ARGUMENTS = (
+    "{% if messages[0].role != 'user' %}{{ raise_exception('a user first') }}{% endif %}"
+    "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% for call in message.tool_calls %}"
+    """{{ '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments + '}' }}{% endfor %}"""
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+@pytest.mark.parametrize("arguments", ['{"at": "place 1"}', "{bad"], ids=["an object", "invalid"])
+def test_call_that_becomes_text_has_its_arguments_once(dialect: Dialect, arguments: str):
+    """The template shows calls itself in the first forms of the conversation, and in the last forms they are text."""
+    template = ChatTemplate(TEXT_ARGUMENTS)
+    template.dialect = dialect
+    assert (template.capabilities.text_arguments, template.capabilities.shows_calls) == (True, True)
+    message = {
+        **assistant("A1"),
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}],
+    }
+    text = without_markers(template.render([message, result(1, "R1"), user("U1")]))
+    call = text.partition("A1\n")[2].partition("[user]")[0].strip()
+    expected = {"at": "place 1"} if arguments != "{bad" else "{bad" if dialect.calls[0].keys else {"arguments": "{bad"}
+    assert dialect.calls[0].written([{"name": "f", "arguments": expected}]).strip() == call
+    if arguments != "{bad":
+        assert calls_of(parse([call], dialect, tools=[{"type": "function", "function": {"name": "f"}}])) == [
+            ("f", expected)
+        ]
 
 
 def test_text_that_no_form_of_the_conversation_shows_is_an_error_that_names_its_message():

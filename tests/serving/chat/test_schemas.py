@@ -154,6 +154,14 @@ ENFORCED = {
     "anchor": (
         {"items": {"$ref": "#i"}, "$defs": {"x/y": {"$anchor": "i", "type": "integer"}}}, ["[1]"], ['["a"]', "[0.5]"],
     ),
+    "places with names alike": (
+        {"required": ["x", "y", "z"], "properties": {
+            "a": {"type": "array", "items": INTEGER}, "a.items": TEXT, "a/items": {"type": "null"},
+            "x": {"$ref": "#/properties/a/items"}, "y": {"$ref": "#/properties/a.items"},
+            "z": {"$ref": "#/properties/a~1items"},
+        }},
+        ['{"x": 1, "y": "s", "z": null}'], ['{"x": 1, "y": 2', '{"x": "s"', '{"x": 1, "y": "s", "z": 1'],
+    ),
     "near bounds": ({"type": "number", "minimum": 0.1, "exclusiveMaximum": 0.9}, ["0.1"], ["0.9", "0"]),
     "negated class": ({"type": "string", "pattern": '^[^"]+$'}, ['"a"'], ['"\\""']),
     "negated class with a hyphen": (

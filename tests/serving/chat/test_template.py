@@ -70,6 +70,16 @@ def test_template_has_all_filters_of_jinja(name):
     assert render(source, variables={"value": FILTER_VALUES.get(name, "a b")}).isdigit()
 
 
+# Texts to format with a width or precision of 999999999.
+PERCENT_WIDTHS = (
+    "%999999999d", "% 999999999d", "%- 999999999d", "%+ #0999999999x", "%.999999999f", "% 9.999999999lf",
+    "%(a)999999999d", "%(a(b)c)-999999999d", "%%%999999999d", "%s %999999999d", "%5%%999999999d", "%(%999999999d",
+)  # fmt: skip
+BRACE_WIDTHS = (
+    "{:999999999}", "{: 999999999d}", "{0: 999999999}", "{a:-999999999}", "{0!r:<999999999}", "{:*^999999999}",
+    "{:9>999999999}", "{:#0999999999x}", "{:999999999,}", "{:9.999999999f}", "{:z.999999999f}", "{:+ 999999999}",
+    "{{{:999999999}", "{0:999999999} {", "{:\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669}",
+)  # fmt: skip
 # A template that is refused, and a part of the message.
 ERRORS = [
     ("{% if %}", "not valid Jinja at line 1"),
@@ -94,6 +104,9 @@ ERRORS = [
             ("{{ '%999999999d' | format(1) }}", "format"),
             ("{{ '{:>999999999}'.format(1) }}", "format"),
             ("{{ '{a:999999999}'.format_map({'a': 1}) }}", "format_map"),
+            *((f"{{{{ '{width}' % 1 }}}}", "%") for width in PERCENT_WIDTHS),
+            *((f"{{{{ '{width}' | format(1, a=1) }}}}", "format") for width in PERCENT_WIDTHS),
+            *((f"{{{{ '{width}'.format(1, a=1) }}}}", "format") for width in BRACE_WIDTHS),
             ("{{ 'x'.ljust(999999999) }}", "ljust"),
             ("{{ 'x' | center(width=999999999) }}", "center"),
             ("{{ ['x'] | map('center', 999999999) | list }}", "center"),
@@ -104,8 +117,14 @@ ERRORS = [
             ("{{ (1).to_bytes(999999999, 'big') }}", "to_bytes"),
         )
     ),
-    ("{{ '%*d' % (999999999, 1) }}", "'%' has a width that is computed"),
-    ("{{ '{:{}}'.format(1, 999999999) }}", "'format' has a width that is computed"),
+    *(
+        (f"{{{{ '{text}' % (999999999, 1) }}}}", "'%' has a width that is computed")
+        for text in ("%*d", "%-*d", "%.*f", "%9.*f", "%(a)*d")
+    ),
+    *(
+        (f"{{{{ '{text}'.format(1, 999999999) }}}}", "'format' has a width that is computed")
+        for text in ("{:{}}", "{:>{}}", "{0:{1}}", "{:9.{}f}", "{0!r: {1}}", "{} {:{}}", "{:{}} {")
+    ),
     ("{{ [1] | tojson(indent=999999999) }}", "an indent of 999999999 characters, the limit is 100"),
     ("{{ lipsum(999999999) }}", "'lipsum' is undefined"),
     ("{{ " + "[" * 500 + "]" * 500 + " }}", "nested too deeply"),
@@ -133,6 +152,9 @@ def test_long_text_to_format_takes_linear_time():
     [
         ("{{ '%s at %05.1f%%' % ('x', 2.5) }}", "x at 002.5%"),
         ("{{ '%s' % 1700000000123 }} {{ '{} {:>3}'.format(1700000000123, 5) }}", "1700000000123 1700000000123   5"),
+        ("{{ '" + "%-20s" * 9 + "' % (" + "'x', " * 9 + ") }}", ("x" + " " * 19) * 9),
+        ("{{ '1%% of (5) 99999 99999 {:99999}: %s' % 'x' }}", "1% of (5) 99999 99999 {:99999}: x"),
+        ("{{ '%99999 99999: {0[a]}'.format({'a': 'x'}) }}", "%99999 99999: x"),
         ("{{ 17 % 5 }} {{ 2 ** 8 }} {{ '-' * 3 }} {{ 1700000000123 % 1000 }}", "2 256 --- 123"),
         ("{{ 'a b'.replace(' ', '_') }} {{ ['a', 'b'] | join(', ') }} {{ [1, 2, 3] | batch(2) | list }}", "a_b a, b "),
         ("{% autoescape true %}{{ '<' }}{% endautoescape %}", "<"),

@@ -267,6 +267,8 @@ class CallFormat:
         return "".join(texts) + filled(self.section_end)
 
     def _written_arguments(self, arguments: Any) -> str:
+        if not isinstance(arguments, dict) and self.keys is None:
+            arguments = {"arguments": arguments}  # The text of invalid arguments, as `template_messages.py` passes it.
         if self.arguments is None or not isinstance(arguments, dict):
             return written_value(arguments, self.notation)
         texts = (self.arguments.written(name, value, self.notation) for name, value in arguments.items())

@@ -6,10 +6,12 @@ meanwhile. So the length of a result is estimated before, from the operands.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
 from collections.abc import Iterable, Iterator
+from string import Formatter
 from typing import Any, Callable
 
 MAX_INTEGER_BITS = 1024
@@ -25,9 +27,8 @@ GROWING = _FORMATTING.union(
 # The limit of such a result, in characters or items, as it is estimated. To replace one marker of ten characters by
 # another in a prompt of 2 MB takes most of it.
 _MAX_RESULT = 1 << 28
-# The widths and precisions in a text to format, "%9d" or "{:.9}", and those that are computed, "%*d" or "{:{}}".
-_WIDTH = re.compile(r"(?:%[ #+-]?|[.:<>=^+)#-])(\d+)")
-_COMPUTED_WIDTH = re.compile(r"%[^%a-zA-Z]*\*|\{[^{}:]*:[^{}]*\{")
+# What follows "%" and the name of a field in "%(name)+9.2f": flags, a width and a precision, of which "*" is computed.
+_PERCENT_FORMAT = re.compile(r"[ #0+-]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?")
 
 
 class TooMuchWork(Exception):
@@ -49,18 +50,61 @@ def check_indent(indent: int | str | None) -> None:
 
 
 def check_result(operation: str, *operands: Any) -> None:
-    """Refuse an operation whose result may be too long: the product of its numbers and of the lengths of its texts."""
+    """Refuse an operation whose result may be too long.
+
+    The estimate is the product of its numbers and of the lengths of its texts. For each character of a text to format,
+    that is the length of all values, and all widths and precisions in the text.
+    """
     if operation not in GROWING:
         return
     factors = [*map(_size, operands)]
     if operation in _FORMATTING:
         text, *values = operands
-        if _COMPUTED_WIDTH.search(str(text)):
-            raise TooMuchWork(f"{operation!r} has a width that is computed")
-        factors = [_size(text), _size(values), *map(int, _WIDTH.findall(str(text)))]
+        factors = [_size(text), _size(values) + sum(_widths(operation, str(text)))]
     n_items = math.prod(max(1, factor) for factor in factors)
     if n_items > _MAX_RESULT:
         raise TooMuchWork(f"the result of {operation!r} can have {n_items} items, the limit is {_MAX_RESULT}")
+
+
+def _widths(operation: str, text: str) -> Iterator[int]:
+    """The widths and precisions in a text to format. Refuses those that are computed, as in "%*d" and "{:{}}"."""
+    # The filter `format` formats as "%" does, and the method of this name as `format_map` does.
+    widths = [] if operation == "format_map" else [*_percent_widths(text)]
+    widths += [] if operation == "%" else _brace_widths(text)
+    for width in widths:
+        if not width.isdecimal():
+            raise TooMuchWork(f"{operation!r} has a width that is computed")
+        yield int(width)
+
+
+def _percent_widths(text: str) -> Iterator[str]:
+    """Those in "%(name)+9.2f". One that is computed is "*"."""
+    at = text.find("%")
+    while at >= 0:
+        match = _PERCENT_FORMAT.match(text, _end_of_key(text, at + 1))
+        assert match, "the pattern matches an empty text"
+        yield from filter(None, match.groups())
+        at = text.find("%", match.end() + 1)  # The letter after the width may be "%", too.
+
+
+def _end_of_key(text: str, at: int) -> int:
+    """The index after the key "(name)" at an index, which may have brackets inside it; the same index without a key."""
+    depth = 0
+    for match in re.compile("[()]").finditer(text, at) if text.startswith("(", at) else ():
+        depth += 1 if match[0] == "(" else -1
+        if depth == 0:
+            return match.end()
+    return at
+
+
+def _brace_widths(text: str) -> list[str]:
+    """Those in "{name:>+9.2f}". A format with a field inside it stands for its width, which is computed."""
+    formats: list[str] = []
+    # A text that is not well-formed fails at its error, when the fields before it have been formatted.
+    with contextlib.suppress(ValueError):
+        formats.extend(format or "" for _, _, format, _ in Formatter().parse(text))
+    # A fill that is a digit counts, too.
+    return [width for format in formats for width in ([format] if "{" in format else re.findall(r"\d+", format))]
 
 
 def as_lists(operands: Iterable[Any]) -> tuple[Any, ...]:

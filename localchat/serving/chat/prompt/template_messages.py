@@ -86,7 +86,8 @@ def _tool_call(call: Mapping[str, Any], capabilities: Capabilities) -> Message:
     if capabilities.only_objects and not isinstance(_arguments_object(arguments), dict):
         # The model generated invalid arguments. Pass their text to the template as an argument.
         arguments = {"arguments": arguments}
-    if not capabilities.text_arguments:
+    # `_as_text` writes calls that the template does not show, and encodes the arguments itself.
+    if not (capabilities.text_arguments and capabilities.shows_calls):
         arguments = _arguments_object(arguments)
     elif not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
