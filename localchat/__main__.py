@@ -12,7 +12,7 @@ from . import __version__
 from .client import Client
 from .terminal.console import OK, USAGE, printable, report, run_command, run_program
 from .terminal.printer import notice_of_waiting
-from .terminal.session import Session, prompt_text
+from .terminal.session import ChatSession, prompt_text
 from .transport.timeouts import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _run(parser: ArgumentParser, arguments: Namespace) -> int:
             if arguments.tools:
                 print(toolset.description())
                 return OK
-        session = Session(client, arguments, toolset)
+        session = ChatSession(client, arguments, toolset)
         text = prompt_text(arguments.text, arguments.file)
         if text.strip():
             return session.ask(text)

@@ -15,14 +15,14 @@ from ..errors import LocalChatError, ModelNotNamed, StatusError
 from ..request.models import LIST_ERRORS, NO_LIST_STATUSES, Model, choose_model
 from .console import OK, read_line, report
 from .printer import notice_of_waiting
-from .session import Session, state_file
+from .session import ChatSession, state_file
 
 _PROMPT, _NEXT_LINE = "> ", "... "
 _QUOTES = '"""'
 _HISTORY_LINES = 1000
 
 
-def chat(session: Session) -> int:
+def chat(session: ChatSession) -> int:
     """Run the chat and return the exit code."""
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _line_editing(session.saves), _Interrupts() as interrupts:
@@ -84,8 +84,11 @@ class _Interrupts:
             raise KeyboardInterrupt
 
     def _handle_unraisable(self, unraisable: Any) -> None:
-        """Let the next Ctrl-C raise again if Python discards this one: it came in a callback of a weak reference, such
-        as those of threads that have ended, or in a finalizer. Python would show a traceback."""
+        """Let the next Ctrl-C raise if one was lost.
+
+        Python cannot raise a Ctrl-C in a finalizer, or in a callback of a weak reference such as that of a thread that
+        has ended. It calls this hook, which would show a traceback.
+        """
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             self._may_raise = True
         else:
@@ -93,17 +96,23 @@ class _Interrupts:
 
 
 def _read_message() -> str:
-    '''Read a message: what is typed or pasted before Enter, with the next line after a backslash, or between """.'''
+    '''Read a message: what is typed or pasted before Enter, with the next line after a backslash, or between """.
+
+    Ctrl-D ends a message of several lines.
+    '''
     lines = [read_line(_PROMPT)]
-    if lines[0].lstrip().startswith(_QUOTES):
-        lines[0] = lines[0].lstrip()[len(_QUOTES) :]
-        while not lines[-1].rstrip().endswith(_QUOTES):
-            lines.append(read_line(_NEXT_LINE))
-        lines[-1] = lines[-1].rstrip()[: -len(_QUOTES)]
-        return "\n".join(lines).strip("\n")
-    while lines[-1].endswith("\\"):
-        lines[-1] = lines[-1][:-1]
-        lines.append(read_line(_NEXT_LINE))
+    try:
+        if lines[0].lstrip().startswith(_QUOTES):
+            lines[0] = lines[0].lstrip()[len(_QUOTES) :]
+            while not lines[-1].rstrip().endswith(_QUOTES):
+                lines.append(read_line(_NEXT_LINE))
+            lines[-1] = lines[-1].rstrip()[: -len(_QUOTES)]
+        else:
+            while lines[-1].endswith("\\"):
+                lines[-1] = lines[-1][:-1]
+                lines.append(read_line(_NEXT_LINE))
+    except EOFError:
+        report("")
     return "\n".join(lines).strip("\n")
 
 
@@ -152,7 +161,7 @@ def _line_editing(saves: bool) -> Iterator[None]:
                 readline.write_history_file(path)
 
 
-def _execute(session: Session, line: str) -> None:
+def _execute(session: ChatSession, line: str) -> None:
     """Run the command of a line that begins with a slash. Raises EOFError for /quit."""
     name, _, text = line[1:].partition(" ")
     if name not in _COMMANDS:
@@ -161,7 +170,7 @@ def _execute(session: Session, line: str) -> None:
     _COMMANDS[name][0](session, text.strip())
 
 
-def _model(session: Session, name: str) -> None:
+def _model(session: ChatSession, name: str) -> None:
     session.model = name or session.model
     try:
         with notice_of_waiting(session.client):
@@ -180,24 +189,24 @@ def _model(session: Session, name: str) -> None:
         report(f"{unlisted}; /model NAME names one")
 
 
-def _system(session: Session, text: str) -> None:
+def _system(session: ChatSession, text: str) -> None:
     if text:
         session.set_system(text)
     report(session.system or "no instructions; /system TEXT sets them")
 
 
-def _clear(session: Session, text: str) -> None:
+def _clear(session: ChatSession, text: str) -> None:
     session.clear()
     report("the conversation is empty" + (", the instructions are kept" if session.system else ""))
 
 
-def _save(session: Session, name: str) -> None:
+def _save(session: ChatSession, name: str) -> None:
     path = _path(name)
     session.save(path)
     report(f"saved {len(session.messages)} messages in {path}")
 
 
-def _load(session: Session, name: str) -> None:
+def _load(session: ChatSession, name: str) -> None:
     path = _path(name)
     session.load(path)
     report(f"loaded {len(session.messages)} messages from {path}")
@@ -209,20 +218,20 @@ def _path(name: str) -> Path:
     return Path(os.path.expanduser(name))
 
 
-def _help(session: Session, text: str) -> None:
+def _help(session: ChatSession, text: str) -> None:
     names = {f"/{name} {arguments}".rstrip(): about for name, (_, arguments, about) in _COMMANDS.items()}
     width = max(map(len, names))
     report("\n".join(f"{name:{width}}  {about}" for name, about in names.items()))
     report('Pasted lines are one message. A line that ends with \\ continues on the next line; """ begins and ends a')
-    report("text of several lines. Ctrl-C ends the answer, Ctrl-D the chat.")
+    report("text of several lines. Ctrl-C ends the answer, Ctrl-D the text or the chat.")
 
 
-def _quit(session: Session, text: str) -> None:
+def _quit(session: ChatSession, text: str) -> None:
     raise EOFError
 
 
 # Each command: its function, which gets the session and the text after the name; the arguments and the use, for /help.
-_COMMANDS: dict[str, tuple[Callable[[Session, str], object], str, str]] = {
+_COMMANDS: dict[str, tuple[Callable[[ChatSession, str], object], str, str]] = {
     "help": (_help, "", "show this list"),
     "model": (_model, "[NAME]", "list the models of the server, or use another"),
     "system": (_system, "[TEXT]", "show the instructions (the system message), or replace them"),

@@ -55,8 +55,13 @@ def run_command(command: Callable[[], int]) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # The reader of the output has ended, such as `head`.
         return FAILED
-    # ImportError: of the one file, which has not all of the client. TypeError: an option has a value of the wrong type.
-    except (LocalChatError, OSError, ImportError, ValueError, TypeError) as error:
+    except (
+        LocalChatError,
+        OSError,
+        ImportError,  # Of the one file, which does not have all of the client.
+        ValueError,
+        TypeError,  # An option has a value of the wrong type.
+    ) as error:
         report(f"localchat: {error}")
         partial = getattr(error, "partial", None)
         is_broken = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices

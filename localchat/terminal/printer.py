@@ -12,7 +12,7 @@ from threading import Timer
 from typing import Any
 
 from ..client import Client
-from ..events import Reply, StreamEvent
+from ..events import Reply, StreamEvent, Usage
 from ..reply.finish_reason import CUT_REASONS
 from .console import CUT, OK, delayed_notice, printable, report, write_error
 
@@ -28,12 +28,12 @@ def notice_of_waiting(client: Client) -> contextlib.AbstractContextManager[Timer
 
 
 class Printer:
-    """Prints one response: the text and the calls of its first choice on stdout, the rest on stderr.
+    """Prints one response, or those of a run: the text and the calls of its first choice on stdout, the rest on stderr.
 
     Args:
         notice: The timer of `notice_of_waiting`, which the first output cancels.
         as_json: Print one line of JSON when the response is complete.
-        at_end: Print nothing before the response is complete and valid. `as_json` and `has_value` include this.
+        at_end: Print nothing before the response is complete and valid. `as_json` and `has_value` imply it.
         has_value: The response has a value, which is printed.
         shows_reasoning: Print the reasoning.
     """
@@ -55,26 +55,42 @@ class Printer:
         self._buffer = ""  # The output while `_is_buffering` is set.
         self._in_line = False  # Whether the last line of the output is unfinished.
         self._in_reasoning = False  # The same for the reasoning on stderr.
-        # When the response was requested, and when its first and its last output came.
-        self._start_s = self._end_s = time.monotonic()
+        # When the response was requested, and when its first output came.
+        self._start_s = time.monotonic()
         self._first_s: float | None = None
+        # The usage of each request whose response has it, and how long their outputs took. A run has several requests,
+        # and the time of its tools between them.
+        self._usages: list[Usage] = []
+        self._output_s = 0.0
+        self._request_first_s: float | None = None  # When the first output of the current request came.
 
-    def show(self, stream: Any, show_result: Callable[[Any], object] | None = None) -> Reply[Any]:
-        """Print the events of a stream, and return its reply. The last line is ended also after an error.
+    def show(self, stream: Any) -> Reply[Any]:
+        """Print the events of a stream, and return its reply. The last line is ended also after an error."""
+        return self._show(stream, self._add)
 
-        `show_result` prints the result of a tool. It is passed for runs only; their calls are not printed here, since
-        the function that approves them has already shown them.
+    def show_run(self, run: Any, show_result: Callable[[Any], object]) -> Reply[Any]:
+        """Print the events of a run; see `show`. `show_result` prints the result of a tool.
+
+        The calls are not printed here: the function that approves them has already shown them.
         """
+
+        def add(event: Any) -> None:
+            if event.type not in ("tool_call", "tool_result"):
+                self._add(event)
+                return
+            self._end_line()
+            if event.type == "tool_result":
+                show_result(event)
+
+        return self._show(run, add)
+
+    def _show(self, stream: Any, add: Callable[[Any], object]) -> Reply[Any]:
         try:
             with stream:
                 for event in stream:
-                    if show_result is not None and event.type in ("tool_call", "tool_result"):
-                        self._end_line()
-                        if event.type == "tool_result":
-                            show_result(event)
-                    else:
-                        self._add(event)
-            self._end_s = time.monotonic()
+                    add(event)
+                    if event.type == "message_stop" and event.choice_index == 0:
+                        self._end_request(stream.reply.usage)
             reply: Reply[Any] = stream.reply
             self._end(reply)
             return reply
@@ -82,23 +98,32 @@ class Printer:
             self._end_reasoning()
             self._end_line()
 
-    def report_usage(self, reply: Reply[Any]) -> None:
-        """Report token counts and speed, as one line."""
-        usage = reply.usage
-        parts = [f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else "no token counts"]
+    def _end_request(self, usage: Usage | None) -> None:
+        if usage is not None:
+            self._usages.append(usage)
+        if self._request_first_s is not None:
+            self._output_s += time.monotonic() - self._request_first_s
+            self._request_first_s = None
+
+    def report_usage(self) -> None:
+        """Report token counts and speed of all requests, as one line."""
+        n_input = sum(usage.input_tokens for usage in self._usages)
+        n_output = sum(usage.output_tokens for usage in self._usages)
+        parts = [f"{n_input} tokens in, {n_output} out" if self._usages else "no token counts"]
         if self._first_s is not None:
             parts.append(f"first after {self._first_s - self._start_s:.2f} s")
-            seconds = self._end_s - self._first_s
-            if usage and usage.output_tokens > 1 and seconds > _LEAST_SPEED_S:
-                parts.append(f"{(usage.output_tokens - 1) / seconds:.1f} tokens/s")
+            n_after_first = n_output - len(self._usages)  # The time begins with the first output of each request.
+            if n_after_first > 0 and self._output_s > _LEAST_SPEED_S:
+                parts.append(f"{n_after_first / self._output_s:.1f} tokens/s")
         report(", ".join(parts))
 
     def _add(self, event: StreamEvent) -> None:
         if event.type == "warning":
             report(f"localchat: warning: {event.text}")
         is_output = event.type.endswith("_delta")
-        if is_output and self._first_s is None:
-            self._first_s = time.monotonic()
+        if is_output and self._request_first_s is None:
+            self._request_first_s = time.monotonic()
+            self._first_s = self._first_s or self._request_first_s
         if is_output and (self._shows_reasoning or event.type != "reasoning_delta"):
             self._notice.cancel()
         if event.choice_index != 0:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .toolset import Toolset
 
 
-class Session:
+class ChatSession:
     """A conversation whose responses are printed as the parsed command line says."""
 
     def __init__(self, client: Client, arguments: Namespace, toolset: Toolset | None = None) -> None:
@@ -102,32 +102,38 @@ class Session:
             )
             if self._toolset is None:
                 reply = printer.show(self.client.stream([*before, *prompt], **options))
-                self.messages = [*before, *prompt, kept_message(reply)]
+                new_messages = [kept_message(reply)]
             else:
                 tools, approve = self._toolset.tools(), self._toolset.approve
                 # A cut answer is shown and kept, as without tools.
                 options["allow_truncated"] = True
                 run = self.client.run_stream([*before, *prompt], tools, on_call=approve, **options)
-                reply = printer.show(run, self._toolset.show_result)
-                # What options of each request, such as `-o system=`, add to the prompt is not kept.
-                self.messages = [*before, *prompt, *run.new_messages]
+                reply = printer.show_run(run, self._toolset.show_result)
+                new_messages = run.new_messages
+        # Without what options add to the prompt of each request, such as the system message of `-o system=TEXT`.
+        self.messages = [*before, *prompt, *new_messages]
         self.n_answers += 1
         self.unanswered = []
         self._images, self._sounds = [], []
+        self._save_last()
+        if arguments.usage:
+            printer.report_usage()
+        return finish_code(reply.finish_reason)
+
+    def _save_last(self) -> None:
+        """Save the conversation for `--continue`, unless the file cannot be written, for example in a container."""
         if self.saves:
-            with contextlib.suppress(OSError):  # If the file cannot be written, for example in a container.
+            with contextlib.suppress(OSError):
                 path = state_file("last.json")
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.save(path)
-        if arguments.usage:
-            printer.report_usage(reply)
-        return finish_code(reply.finish_reason)
 
 
 def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
     """The options of a call for fields of a request, of which unknown ones go into `extra_body`.
 
-    Options of the client and of runs are no fields: `-o max_rounds=1` sends a field with this name.
+    The options are those of MessageOptions and `response_format`. Other options of runs are fields: `-o max_rounds=1`
+    sends a field with this name.
     """
     known = {*MessageOptions.__annotations__, "response_format"}
     options = {name: value for name, value in fields.items() if name in known}
@@ -135,7 +141,10 @@ def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
     for name in others:
         if name in ClientOptions.__annotations__:
             raise ValueError(f"{name} is no field of a request: --help lists the options for the server")
-    return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options
+    extra_body = options.get("extra_body") or {}
+    if not others or not isinstance(extra_body, dict):  # A wrong `extra_body` is an error of the request.
+        return options
+    return {**options, "extra_body": {**extra_body, **others}}
 
 
 def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ class Toolset:
         self._running: dict[str, MCPServer] = {}  # The servers that have started, by different names.
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:  # It ends the servers that have started if a later one raises.
             # The program shows failed calls itself. Their tracebacks would hide the rest.
             agent_log = logging.getLogger("localchat.agent")
             stack.callback(agent_log.setLevel, agent_log.level)

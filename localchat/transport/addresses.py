@@ -54,6 +54,9 @@ class Address(NamedTuple):
 
 PORTS = {"http": 80, "https": 443}
 
+# Users often give the URL of an endpoint. `/models` may be the path of a base URL.
+_ENDPOINT = re.compile("/((chat/)?completions|embeddings)$")
+
 
 def parse_base_url(text: str) -> Address:
     """Parse a base URL: http, https, or unix:/path/to/socket. Raises ValueError if it cannot be used."""
@@ -77,7 +80,7 @@ def parse_base_url(text: str) -> Address:
     if not host.isprintable() or not host.isascii() or " " in host:
         raise ValueError(f"the base URL has an invalid host: {excerpt(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
-    path = parts.path.rstrip("/").removesuffix("/chat/completions")  # Users often give the URL of the chat endpoint.
+    path = _ENDPOINT.sub("", parts.path.rstrip("/"))
     return Address(parts.scheme, host, port, _quoted(path), _quoted(parts.query))
 
 

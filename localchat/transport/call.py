@@ -60,7 +60,8 @@ class Call:
     """One call, which may send several requests, one after another, such as one for the list of models.
 
     `send` sends a request and receives the head of the response; then `read` returns the body, until `all_read` is set;
-    `release` ends the use of the connection. Secrets are masked in every error that a method raises, except `read`.
+    `release` ends the use of the connection. Secrets are masked in every error that a method raises, except `read`;
+    `drain` raises none.
 
     Args:
         settings: The settings of the client.
@@ -216,8 +217,10 @@ class Call:
 
     async def _send_once(self) -> None:
         """Send the request once, and receive the head of the response."""
-        # A server may close an idle connection while a request is sent, and nobody knows whether it has read it.
-        idle = self._connection = self._pool.take() if self._options.is_repeatable else None
+        # A server may close an idle connection while a request is sent. Whether it has read the request is not known:
+        # only a request that may be carried out twice is sent on one.
+        idle = self._pool.take() if self._options.is_repeatable else None
+        self._connection = idle
         connection = await self._connect() if idle is None else idle
         try:
             exchange = await self._exchange_heads(connection)
@@ -225,8 +228,7 @@ class Call:
             response_has_begun = self._exchange is not None and self._exchange.response.has_begun
             if idle is None or response_has_begun:
                 raise
-            # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
-            self._drop()
+            self._drop()  # Only the request on a new connection counts as a try.
             exchange = await self._exchange_heads(await self._connect())
         self._log("status %d", self.status)
         await self._check_head(exchange)

@@ -25,8 +25,8 @@ class AnyConnection(Protocol):
 class AnyDriver(Protocol):
     """Performs the operations of one call: Driver (sockets.py) or AsyncDriver (aio_sockets.py).
 
-    They raise LimitExpired after `limit` seconds, and that or OSError after `cancel`. A connection is one of this
-    driver.
+    The operations raise LimitExpired after `limit` seconds, and that or OSError after `cancel`. The driver itself has
+    made each `connection`.
     """
 
     is_cancelled: bool  # Whether `cancel` was called.
@@ -64,7 +64,10 @@ class Operations:
         self.deadlines = deadlines
 
     async def run(self, operation: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """The result of a method of the driver. Raises TimedOut, OSError, or Cancelled if the call was cancelled."""
+        """The result of `operation(limit, *arguments)`, a method of the driver, with the limit of the deadlines.
+
+        Raises TimedOut, OSError, or Cancelled if the call was cancelled.
+        """
         limit, timeout_name = self.deadlines.left()
         self.check_cancelled()
         try:  # Not by `run_within`: this is done for each event, and a coroutine costs half a microsecond.

@@ -92,6 +92,7 @@ class Secrets:
         patterns = list(map(_any_form, special))
         if ordinary:
             patterns.append(_BEFORE_VALUE + rf"(?:{'|'.join(map(_any_form, ordinary))})(?!\w)")
+        # A cut secret is at the end of a text, or before the dots with which `cut` ends it.
         patterns += [rf"{_cut_form(text)}(?=\W{{0,3}}(?:\.\.\.\W{{0,3}})?\Z)" for text in special]
         return re.compile("|".join(patterns))
 
@@ -129,7 +130,7 @@ class Secrets:
 def _any_form(secret: str) -> str:
     """A pattern of a secret in which each character may be escaped as in JSON, URLs or HTML.
 
-    Upper and lower case are the same, as in the names of codings, unless the secret could be a word.
+    Upper and lower case are the same, as in the names of codings. A secret of letters alone may be a word: they differ.
     """
     pattern = "".join(map(_any_form_of_char, secret))
     return pattern if secret.isalpha() else f"(?i:{pattern})"

@@ -55,7 +55,7 @@ class Connection:
 
     def __init__(self, sock: Any) -> None:
         self.process = os.getpid()
-        self.sock = sock  # The last one: see `__del__`.
+        self.sock = sock  # The last attribute: see `__del__`.
 
     def receive(self, limit: float | None) -> bytes:
         if _STEP_S is None:

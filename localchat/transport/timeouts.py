@@ -14,6 +14,7 @@ _TIMEOUT_REASONS = {
     "idle": "no further bytes",
     "stall": "only keep-alives or empty events",
     "total": "no complete response",
+    "finish": "no end of the response",  # No field: the limit of `Deadlines.end_within`.
 }
 
 _NEVER_S = 1e9  # Longer than any call: an integer that is larger than any float cannot be added to a time.
@@ -93,10 +94,15 @@ class TotalDeadline:
 class Deadlines:
     """The deadlines of the requests of one Call, as times of time.monotonic; None means no limit.
 
-    A request has three phases, each with its timeout: "connect"; "first" until the first output of the model; "stall",
-    which begins anew with each event. Between two reads, while the program does other things, the phases stand still;
-    only the total goes on. `left` gives the time for the next operation: the timeout `idle` limits it too in
-    the last phase, and the total timeout in all of them.
+    A request has phases, each with its timeout:
+
+        connect | first | stall | stall | ...
+                |       |       an event
+                |       the first output of the model
+                the connection is made
+
+    Between two reads, while the program does other things, the phases stand still; only the total goes on. `left`
+    returns the time for the next operation: "idle" limits it too in a phase "stall", and "total" in every phase.
     """
 
     def __init__(self, timeout: Timeout, total: TotalDeadline) -> None:
@@ -126,8 +132,8 @@ class Deadlines:
     def end_within(self, seconds: float | None) -> None:
         """Let the response end within these seconds, or sooner if an earlier call set an earlier end. None removes it.
 
-        The caller ends the response when this limit has expired, without an error: only the usage and [DONE] are
-        missing. So it is not a timeout of the user, and `left` names it "total".
+        `left` names this limit "finish". It is no timeout of the user: the caller catches its error, and ends the
+        response as if the connection had ended.
         """
         ends = [end for end in (self._finish_end, _after(seconds)) if end is not None]
         self._finish_end = None if seconds is None else min(ends)
@@ -147,7 +153,7 @@ class Deadlines:
         now = time.monotonic()
         self._resume(now)
         seconds, expiring = self._timeout.idle if self._phase == "stall" else None, "idle"
-        for end, name in ((self._phase_end, self._phase), (self.total.end, "total"), (self._finish_end, "total")):
+        for end, name in ((self._phase_end, self._phase), (self.total.end, "total"), (self._finish_end, "finish")):
             if end is not None and (seconds is None or end - now < seconds):
                 seconds, expiring = end - now, name
         if seconds is not None and seconds <= 0:

@@ -70,6 +70,7 @@ WRONG_OPTIONS = {
     "timeout=[]": "timeout is a number",
     "api_key=sk-1": "no field",
     "extra_body=x": "extra_body is a Mapping, not a str",
+    "extra_body=5 -o x=1": "extra_body is a Mapping, not a int",
 }
 WRONG_USAGES = ("", "--tools", "--nonsense", "-o novalue hi", "--timeout 0", "--timeout nan", "--retries -1", "--json")
 # The arguments and the response of the server, then stdout, a part of stderr, and the exit code.
@@ -88,6 +89,7 @@ OUTPUTS: list[tuple[str, bytes, str, str, int]] = [
     ("hi", chunked(piece("Hel"), sse({"error": "bad luck"})), "Hel\n", "bad luck", 1),
     ("hi", chunked(piece("Hel")), "Hel\n", "cut after 3 characters", 3),
     ("hi", in_two("Hello", "length"), "Hello\n", "length", 3),
+    ("hi", chunked(piece("Hel", "stop"), piece("lo", "stop"), piece("", "error"), DONE), "Hello\n", "'error'", 1),
     ("--json hi", HELLO, f"{FIELDS}\n", "", 0),
     ("--schema s.json hi", in_two('{"a": 1}', "stop"), '{"a": 1}\n', "", 0),
     ("--schema n.json --json hi", in_two("null", "stop"), f"{NULL_FIELDS}\n", "", 0),

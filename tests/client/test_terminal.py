@@ -17,17 +17,20 @@ import subprocess
 import sys
 import termios
 import threading
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localchat import Client
+from localchat import Client, ContentDelta, MessageStop, Reply, Usage
 from localchat.__main__ import main, make_parser
 from localchat.files import read_messages
 from localchat.terminal.chat import _execute, _Interrupts, greeting
 from localchat.terminal.console import OK
-from localchat.terminal.session import Session
+from localchat.terminal.printer import Printer
+from localchat.terminal.session import ChatSession
 from localchat.terminal.toolset import Toolset
 from localchat.testing import FakeServer
 from tests.client import test_main
@@ -184,7 +187,7 @@ def test_greeting_and_list_show_the_model_that_the_requests_name(options, variab
     arguments = make_parser().parse_args(["--no-save", *options.split()])
     listed = listing(*({"id": name, "state": "loaded" if name == "a" else "unloaded"} for name in "abc"))
     with always(HELLO, listed) as server, Client(server.url, model=arguments.model) as client:
-        session = Session(client, arguments)
+        session = ChatSession(client, arguments)
         assert greeting(client, session.model) == f"{expected} at {server.url}"
         _execute(session, "/model")
         session.ask("hi")
@@ -198,7 +201,7 @@ def test_options_that_add_to_the_messages_are_not_kept_in_the_conversation(has_t
     image = "data:image/gif;base64,R0lGODlh"
     arguments = make_parser().parse_args(["--no-save", "-o", "system=be brief", "-o", f'images=["{image}"]'])
     with FakeServer() as server, Client(server.url) as client, Toolset(arguments) as toolset:
-        session = Session(client, arguments, toolset if has_toolset else None)
+        session = ChatSession(client, arguments, toolset if has_toolset else None)
         for text in ("one", "two", "three"):
             server.reply(f"{text}.")
             assert session.ask(text) == OK
@@ -208,6 +211,36 @@ def test_options_that_add_to_the_messages_are_not_kept_in_the_conversation(has_t
     assert first == {"role": "system", "content": "be brief"}
     assert [message["content"] for message in others] == texts[:-2]
     assert [part["type"] for part in last["content"]] == ["image_url", "text"]
+
+
+class TimedRun:
+    """A run of two requests. Each output takes two seconds, and the tools between them a hundred."""
+
+    reply = Reply(usage=Usage(3, 5, 8))
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(2):
+            self.now_s += 1
+            yield ContentDelta("a")
+            self.now_s += 2
+            yield MessageStop("stop")
+            self.now_s += 100
+
+
+def test_usage_of_a_run_is_that_of_all_its_requests(monkeypatch, capsys):
+    run = TimedRun()
+    monkeypatch.setattr("localchat.terminal.printer.time", types.SimpleNamespace(monotonic=lambda: run.now_s))
+    printer = Printer(threading.Timer(1, print))
+    printer.show_run(run, print)
+    printer.report_usage()
+    assert capsys.readouterr().err == "6 tokens in, 10 out, first after 1.00 s, 2.0 tokens/s\n"
 
 
 def test_commands_of_the_chat(tmp_path):
@@ -224,8 +257,9 @@ def test_commands_of_the_chat(tmp_path):
             ("/retry", ": one>"),
             ('"""two\rlines"""', "two\nlines>"),
             ("three\\\rfour", "three\nfour>"),
+            ('"""three\rfour\r\x04', "three\nfour>"),  # Ctrl-D ends the text.
             (" /five", "/five>"),
-            ("/save talk.json", "saved 9 messages"),
+            ("/save talk.json", "saved 11 messages"),
             ("/clear", "the conversation is empty, the instructions are kept"),
             ("/model second", "* second"),
             ("six", ": six>"),
@@ -234,10 +268,10 @@ def test_commands_of_the_chat(tmp_path):
         assert (tmp_path / "talk.json").stat().st_mode & 0o777 == 0o600
         assert server.requests[-1].json["model"] == "second"
         assert sent(server) == [("system", "be brief"), ("user", "six")]
-        terminal.enter("/load talk.json", "loaded 9 messages")
+        terminal.enter("/load talk.json", "loaded 11 messages")
         terminal.enter("seven", ": seven>")
         users = [content for role, content in sent(server) if role == "user"]
-        assert users == ["one", "two\nlines", "three\nfour", " /five", "seven"]
+        assert users == ["one", "two\nlines", "three\nfour", "three\nfour", " /five", "seven"]
         terminal.end("/quit\r")
 
 
