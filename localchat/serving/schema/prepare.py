@@ -78,6 +78,18 @@ def prepared(schema: Any) -> Any:
     return result
 
 
+def prepared_arguments(parameters: Any) -> Schema:
+    """The schema of the arguments of a tool, which are an object, for llguidance. Raises ValueError if it is too large.
+
+    The grammar of a call and the parser that reads it both have this schema, so that a text between tags has the same
+    types for both.
+    """
+    schema = prepared(parameters if isinstance(parameters, dict) else {})
+    if not isinstance(schema, dict):  # {"allOf": [true]} is true.
+        schema = {} if schema else {"anyOf": [False]}
+    return {**schema, "type": "object"}
+
+
 def _with_pointers(schema: Any) -> Any:
     """A schema in which references to an `$anchor` are JSON pointers, the only references that this package follows."""
     anchors = {

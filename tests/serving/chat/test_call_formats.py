@@ -1,5 +1,6 @@
 """Every format of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
 
+import contextlib
 import itertools
 import json
 import random
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.errors import BadRequest
 from tests.support.constraints import TOOLS, calls_in, check_calls, check_fits, constraint_of, fits, generated, required
 from tests.support.dialect_outputs import BAR
 from tools import formats as templates
@@ -104,6 +106,43 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
     in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
     as_object = '<tool_call>f{"a": "b", "x": "c"}\n</tool_call>'
     assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
+
+
+# Schemas of a text "a" whose type is not in the place where it would be read.
+INDIRECT = {
+    "an only part": {"properties": {"a": {"allOf": [{"type": "string"}]}}},
+    "a described enum": {
+        "properties": {"a": {"allOf": [{"$ref": "#/$defs/z"}], "description": "x"}},
+        "$defs": {"z": {"enum": ["1", "null"]}},
+    },
+    "an anchor": {"properties": {"a": {"$ref": "#z"}}, "$defs": {"z": {"$anchor": "z", "type": "string"}}},
+    "a pattern of names": {"patternProperties": {"^(a|b)$": {"type": "string"}}},
+    "listed names": {"propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "string"}},
+    "arguments that are a part": {"allOf": [{"properties": {"a": {"type": "string"}}}]},
+}
+
+
+IN_PARTS = {name: dialect for name, dialect in DIALECTS.items() if dialect.calls[0].arguments}
+
+
+@pytest.mark.parametrize("schema", INDIRECT.values(), ids=INDIRECT)
+@pytest.mark.parametrize("dialect", IN_PARTS.values(), ids=IN_PARTS)
+@pytest.mark.parametrize("text", ["1", "null"])
+def test_parser_reads_the_types_that_the_grammar_enforces(dialect: Dialect, schema: Any, text: str):
+    """A text such as "1", which the grammar allows because it is a text, stays one."""
+    tools = ({"function": {"name": "f", "parameters": schema}},)
+    call = dialect.calls[0].written([{"name": "f", "arguments": {"a": text}}])
+    assert fits(constraint_of(dialect=dialect, **required(tools=tools)), call)
+    assert calls_in(dialect, tools, call) == [("f", {"a": text})]
+
+
+def test_arguments_may_be_of_a_schema_that_allows_any_value_or_none():
+    for schema, is_possible in ({"allOf": [True]}, True), ({"allOf": [False]}, False):
+        tools = ({"function": {"name": "f", "parameters": schema}},)
+        with contextlib.nullcontext() if is_possible else pytest.raises(BadRequest, match="cannot be enforced"):
+            assert fits(
+                constraint_of(**required(tools=tools)), '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+            )
 
 
 # Schemas of an argument that bare text cannot enforce, a value that matches, and others that do not.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...core.errors import field_error
-from ...schema.prepare import prepared
+from ...schema.prepare import prepared, prepared_arguments
 from ...schema.refuse import loosened, refusal
 from ...schema.source_places import SourcePlaces
 
@@ -36,7 +36,7 @@ def argument_schema(path: str, function: Mapping[str, Any], *, is_required: bool
     if strict is False:
         return {"type": "object"}
     with naming_field(path):
-        schema = {**prepared(parameters if isinstance(parameters, dict) else {}), "type": "object"}
+        schema = prepared_arguments(parameters)
     if is_required or strict is True:
         _check(schema, parameters, path, f'; with "strict": false the arguments of "{name}" may be any object')
         return schema

@@ -7,7 +7,7 @@ import json
 from typing import Optional, Union
 
 from ...core.scan import Cursor, Markers, Reader
-from ...schema.types import STRING, types_at
+from ...schema.types import STRING
 from .argument_format import ArgumentFormat, stated_types
 from .bare_text import text_json, value_json
 from .call_format import CallFormat
@@ -15,7 +15,7 @@ from .calls import Calls
 from .values import read_container
 
 _ITEM = "item"  # The name of list items that are elements.
-Path = tuple[Optional[str], ...]  # That of `types_at`.
+Path = tuple[Optional[str], ...]  # That of `Calls.types_at`.
 _MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
 
 
@@ -71,7 +71,7 @@ class ArgumentReader:
         """Emit the arguments, or the elements in an element, as an object or a list. Returns what ends them.
 
         The first `before_key` was read already. `ends` are the markers after the last item, `types` are those that the
-        schema allows, `path` is that of `types_at`: empty for the arguments themselves.
+        schema allows, `path` is that of `Calls.types_at`: empty for the arguments themselves.
         """
         start = self._format.before_key
         before, is_list = "", False
@@ -110,7 +110,7 @@ class ArgumentReader:
     def _value(self, name: str, path: Path) -> Reader[End]:
         """Emit the value of the argument or element `name`. Returns what ends it."""
         format, cursor = self._format, self._cursor
-        types = types_at(self._calls.schemas[self._tool], *path)
+        types = self._calls.types_at(self._tool, *path)
         end, *other_ends = self._ends_of_value(name)
         if format.before_value:
             attributes, marker = yield from cursor.read_until(format.before_value, end, *other_ends)

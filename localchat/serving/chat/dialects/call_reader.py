@@ -58,7 +58,7 @@ def _head(cursor: Cursor, text: Text, calls: Calls) -> Reader[tuple[str, str]]:
             yield from cursor.expect(word)
         elif word is Hole.NAME:
             yield from cursor.read_run()
-            name = yield from cursor.expect(*calls.schemas)
+            name = yield from cursor.expect(*calls.names)
         else:
             end = words.pop(0)
             assert isinstance(end, str), "a word follows each id"
@@ -105,7 +105,7 @@ def read_unmarked_call(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]
     fence = yield from cursor.read_one_of("```json", "```")
     yield from cursor.read_run()
     yield from cursor.expect("{")
-    names = {json.dumps(name, ensure_ascii=False): name for name in calls.schemas}
+    names = {json.dumps(name, ensure_ascii=False): name for name in calls.names}
     expected_keys: tuple[str, ...] = ("name", "arguments", "parameters")
     name = arguments = ""
     for end_of_field in ",", "}":
@@ -169,7 +169,7 @@ def read_arguments(
 
 def _python_call(cursor: Cursor, calls: Calls, format: CallFormat) -> Reader[None]:
     """Read a call in Python's notation, `f(a=1)`. Some models write an object in the brackets, `f({"a": 1})`."""
-    name = (yield from cursor.expect(*(name + "(" for name in calls.schemas))).removesuffix("(")
+    name = (yield from cursor.expect(*(name + "(" for name in calls.names))).removesuffix("(")
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
     if not first or first not in ("=" if key.strip() else "{)"):

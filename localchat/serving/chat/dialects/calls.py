@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
 from ...core.scan import Cursor, Markers, Reader
+from ...schema.prepare import prepared_arguments
+from ...schema.types import types_at
 
 _ID = re.compile("[!-~]{1,64}")  # Ids that clients can send back: no white space, and not too long for their databases.
 
@@ -24,11 +27,10 @@ class Calls:
     def __init__(
         self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str], emit: Callable[[Event], object]
     ) -> None:
-        functions = [tool["function"] for tool in tools]
-        # The JSON schema of the arguments of each tool that may be called.
-        self.schemas: dict[str, Mapping[str, Any]] = {
-            function["name"]: function.get("parameters") or {} for function in functions
-        }
+        # The JSON schema of the arguments of each tool that may be called, by the name of the tool.
+        self._parameters = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+        # Those that were needed so far, as the grammar of the call has them.
+        self._prepared: dict[str, Mapping[str, Any]] = {}
         self.n_begun = 0
         self.is_open = False  # Whether the arguments of the last call are incomplete.
         self._new_id = new_id
@@ -36,6 +38,19 @@ class Calls:
         self._ids: set[str] = set()
         # A call whose events wait for its id.
         self._waiting: _WaitingCall | None = None
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the tools that may be called."""
+        return self._parameters.keys()
+
+    def types_at(self, tool: str, *path: str | None) -> frozenset[str]:
+        """The JSON types that the schema of a tool allows for the value at a path, that of `schema.types.types_at`."""
+        if tool not in self._prepared:
+            self._prepared[tool] = self._parameters[tool]
+            with contextlib.suppress(ValueError, RecursionError):  # It is too large to be enforced, too.
+                self._prepared[tool] = prepared_arguments(self._parameters[tool])
+        return types_at(self._prepared[tool], *path)
 
     def start(self, name: str, call_id: str | None = None, *, id_is_last: bool = False) -> None:
         """Begin a call.

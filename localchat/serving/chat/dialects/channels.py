@@ -60,7 +60,7 @@ class ChannelParser(OutputParser):
         """
         match = _RECIPIENT.search(header)
         name = match[1] if match else None  # None: the message is for the user.
-        if name is not None and name in self._calls.schemas and (yield from self._calls_of(name, generated)):
+        if name is not None and name in self._calls.names and (yield from self._calls_of(name, generated)):
             return
         self._cursor.take(len(generated))
         if self._dialect.is_reasoning(header):

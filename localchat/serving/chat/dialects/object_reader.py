@@ -92,7 +92,7 @@ class ObjectReader:
 
     def _begin(self, name: object) -> None:
         """Begin the call, with the arguments if they came before the name."""
-        if not isinstance(name, str) or name not in self.calls.schemas:
+        if not isinstance(name, str) or name not in self.calls.names:
             raise Mismatch
         self.calls.start(name, self._id, id_is_last=self.format.id_is_last)
         self.cursor.end_record()

@@ -69,9 +69,9 @@ class OutputParser:
         self._calls = Calls(tools, new_id, self._events.append)
         self._call_probe = CallProbe(tools, new_id, self._events.append)
         self._raw_text = RawText(self._cursor, self._calls, self._events.append, is_raw=is_raw)
-        self._openers = dialect.openers if self._calls.schemas else ()
+        self._openers = dialect.openers if self._calls.names else ()
         is_open = self._prompt_end.reasoning == "open"
-        markers = dialect.reasoning_markers(is_open=is_open, has_tools=bool(self._calls.schemas))
+        markers = dialect.reasoning_markers(is_open=is_open, has_tools=bool(self._calls.names))
         self._reasoning = ReasoningReader(markers, self._cursor)
         # The markers that certainly end reasoning. After an opener, it may be found that reasoning goes on.
         self._certain_ends = Markers(*(end for end in markers.ends if end not in self._openers))
@@ -313,7 +313,7 @@ class OutputParser:
         The text `prefix` precedes the call, and then perhaps markers of `skipped`. `calls` takes the place of those of
         the output.
         """
-        for format in formats if self._calls.schemas else ():
+        for format in formats if self._calls.names else ():
             reader = read_calls(format, self._cursor, calls or self._calls)
             if (yield from self._attempt(reader, *skipped, prefix=prefix)):
                 return True
