@@ -368,7 +368,7 @@ def test_replayed_media_that_the_model_cannot_take_leave_no_others_out():
         status, found = ask(running.port, CHAT, {**LIMIT, "messages": [*history, user(A)]})
     assert status == 200, found
     assert running.last_prompt.count(SEEN) == 10
-    assert running.last_prompt.count("[a sound, left out: this model supports text and image]") == 15
+    assert running.last_prompt.count("[audio, left out: this model supports text and image]") == 15
 
 
 def test_usage_counts_media_and_finds_them_in_the_cache():
