@@ -16,6 +16,9 @@ features.py                     the functions of the program for requests of the
 process.py, http.py             the transports: a process, or a URL; their threads do the I/O
 messages.py, headers.py         messages as text; the headers that repeat a part of them
 results.py, names.py            the results of tools for a model; names of servers and tools
+
+A *modern* server has a revision of the protocol since 2026-07-28: each request has the revision, and there is no
+session. A *legacy* server has an earlier one: a connection begins with `initialize`, and may have a session.
 """
 
 from __future__ import annotations

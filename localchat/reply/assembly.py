@@ -82,15 +82,11 @@ class Accumulator:
     def add(self, payload: Json) -> list[StreamEvent]:
         """Add a payload; return its events in this order: start, text and calls of each choice, usage, error."""
         error: ErrorEvent | None = None
-        choices = _choices_of(payload)
-        is_plain = is_plain_payload(payload)
-        if not is_plain and may_report_error(payload):
-            payload = self._mask(payload)
-            choices = list(map(_with_texts, _choices_of(payload), choices))  # The texts of the model are not masked.
-            error = self._reported_error(payload)
+        if is_plain_payload(payload):  # A fast path for nearly every payload.
+            choices = payload["choices"]
+        else:
+            payload, choices, error = self._read_payload(payload)
         self._keep(payload)
-        if not is_plain and not isinstance(payload.get("choices", []), list):
-            self._unread_choices.append(payload["choices"])
         events: list[StreamEvent] = []
         for position, choice in enumerate(choices):
             if isinstance(choice, dict):
@@ -113,6 +109,17 @@ class Accumulator:
             self.error = error
             events.append(error)
         return events + self._new_warnings() if len(self._warnings) > self._n_returned else events
+
+    def _read_payload(self, payload: Json) -> tuple[Json, list[Any], ErrorEvent | None]:
+        """The payload, its choices, and the error that it reports. With an error it is masked, but for the choices."""
+        choices, error = _choices_of(payload), None
+        if may_report_error(payload):
+            payload = self._mask(payload)
+            choices = list(map(_with_texts, _choices_of(payload), choices))
+            error = self._reported_error(payload)
+        if not isinstance(payload.get("choices", []), list):
+            self._unread_choices.append(payload["choices"])
+        return payload, choices, error
 
     def _keep(self, payload: Json) -> None:
         """Keep the fields of a payload outside of its choices."""
@@ -196,7 +203,7 @@ class Accumulator:
             return self._complete_response
         read = {"choices"} if "choices" in self._fields else {"message"}
         raw = {name: value for name, value in self._fields.items() if name not in read}
-        unread = [fields for fields in (choice.unread() for choice in self._sorted()) if fields]
+        unread = [fields for fields in (choice.other_fields() for choice in self._sorted()) if fields]
         if unread or self._unread_choices:
             raw["choices"] = [*unread, *self._unread_choices]
         return raw

@@ -64,8 +64,8 @@ class OpenChoice:
         self._raw: Any = None
         self._events: list[StreamEvent] = []
         # The fields that are not read: of the choice, and of its deltas and messages.
-        self._unread = KeptFields()
-        self._unread_of_message = KeptFields()
+        self._other_fields = KeptFields()
+        self._other_fields_of_message = KeptFields()
         self.texts = ChoiceText(index, think_tags, self._events.append, self._warn)
         self._audio = ChoiceAudio(self._warn)
         self._content_is_null = False  # Whether the content was null, and no text.
@@ -90,7 +90,7 @@ class OpenChoice:
         if isinstance(delta, dict):
             self._take_delta(delta)
         else:
-            self._unread.add("delta", delta)
+            self._other_fields.add("delta", delta)
         if "message" in choice or "text" in choice:
             self._take_message_and_text(choice, delta if isinstance(delta, dict) else {})
         # An earlier reason: that of this element comes below. Services may send sources after the end of the text.
@@ -122,12 +122,12 @@ class OpenChoice:
             not_in_delta = {name: value for name, value in message.items() if (name, value) not in delta.items()}
             self._read(not_in_delta, is_message=True)
         else:
-            self._unread.add("message", message)
+            self._other_fields.add("message", message)
             message = {}
         if isinstance(text, str) and not (delta or message):
             self.texts.add("content", text)
         elif text != {**delta, **message}.get("content"):
-            self._unread.add("text", text)
+            self._other_fields.add("text", text)
 
     def _take_delta(self, delta: Json) -> None:
         content = delta.get("content")
@@ -153,14 +153,14 @@ class OpenChoice:
 
     def keep(self, name: str, value: Any) -> None:
         """Keep a field of the element of `choices` that is not read."""
-        self._unread.add(name, value)
+        self._other_fields.add(name, value)
 
     def _keep_of_message(self, field: _Field) -> None:
         """Keep a field that is not read. A message has the whole value, of which deltas had the pieces."""
         if field.is_of_message and field.value is not None:
-            self._unread_of_message.replace(field.name, field.value)
+            self._other_fields_of_message.replace(field.name, field.value)
         else:
-            self._unread_of_message.add(field.name, field.value)
+            self._other_fields_of_message.add(field.name, field.value)
 
     # The readers of `_READERS`: each takes a field, and returns whether it has read all of the value.
 
@@ -282,7 +282,7 @@ class OpenChoice:
 
     def _take_logprobs(self, logprobs: Any) -> None:
         if not isinstance(logprobs, dict):
-            self._unread.add("logprobs", logprobs)
+            self._other_fields.add("logprobs", logprobs)
             return
         content = logprobs.get("content")
         read = ("content",) if isinstance(content, list) else _COMPLETION_LOGPROBS
@@ -291,7 +291,7 @@ class OpenChoice:
         self._events += [Logprobs(tuple(items), self.index, self._raw)] if items else []
         for name, value in logprobs.items():
             if value is not None and not (name in read and isinstance(value, list)):
-                self._unread.add("logprobs", {name: value})
+                self._other_fields.add("logprobs", {name: value})
 
     def _take_other_fields(self, choice: Json) -> None:
         """The fields of an element of `choices` that are not those of nearly every element."""
@@ -299,7 +299,7 @@ class OpenChoice:
             if name in ("stop_reason", "stop_str") and value is not None:
                 self._stop_reason = value
             elif name not in _USUAL_FIELDS and not (name in ("usage", "error") and value):
-                self._unread.add(name, value)
+                self._other_fields.add(name, value)
 
     def _warn(self, text: str) -> None:
         self._warnings.setdefault(text, WarningEvent(text, self.index, self._raw))
@@ -315,7 +315,9 @@ class OpenChoice:
         calls = self._finished_calls = tuple(self._used_calls.calls(self.finish_reason.is_cut, self._warn))
         for call in self._legacy_calls.calls(is_cut=False) if self._calls else ():
             if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
-                self._unread_of_message.add("function_call", {"name": call.name, "arguments": call.arguments_json})
+                self._other_fields_of_message.add(
+                    "function_call", {"name": call.name, "arguments": call.arguments_json}
+                )
         self.texts.close(keeps_reasoning=self.end_reason() != "stop")
         if self.finish_reason.raw is None:
             self._warn("the server sent no finish reason: whether the text is complete is not known")
@@ -378,11 +380,11 @@ class OpenChoice:
             extra=extra,
         )
 
-    def unread(self) -> Json:
+    def other_fields(self) -> Json:
         """The fields that no event and no attribute of the choice has, at their places in an element of `choices`."""
-        fields = self._unread.joined(OF_CHOICES)
-        if self._unread_of_message:
-            fields["message"] = self._unread_of_message.joined(OF_DELTAS)
+        fields = self._other_fields.joined(OF_CHOICES)
+        if self._other_fields_of_message:
+            fields["message"] = self._other_fields_of_message.joined(OF_DELTAS)
         return {"index": self.index, **fields} if fields else {}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
-from .shapes import document
+from .shapes import whole_schema
 from .targets import build_shape, target_shape
 from .validator import Json, show
 from .variants import (
@@ -61,7 +61,7 @@ class ExpectedValue:
 
     def __init__(self, target: Any, learned: MutableMapping[str, str] | None = None) -> None:
         self._shape = target_shape(target)
-        self._schema = schema = document(self._shape)
+        self._schema = schema = whole_schema(self._shape)
         self._name = _schema_name(target)
         self._is_object = is_object_schema(schema)
         strict = None if isinstance(target, Mapping) else strict_schema(schema)

@@ -80,7 +80,7 @@ class Shape(NamedTuple):
     description: str = ""  # The description that the annotation itself has.
 
 
-def document(shape: Shape) -> Json:
+def whole_schema(shape: Shape) -> Json:
     """The whole schema of a shape.
 
     Servers want the type `object` at the top level, so the definition of a record is put there. It stays in `$defs` as
@@ -96,7 +96,7 @@ def document(shape: Shape) -> Json:
     return {**schema, "$defs": definitions.schemas} if definitions.schemas else schema
 
 
-def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] = lambda value: value) -> Shape:
+def plain_shape(keywords: Mapping[str, Any], make: Callable[[Any], Any] = lambda value: value) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
     return Shape(lambda definitions: dict(keywords), lambda value, path: _call_maker(make, value, path))
 
@@ -113,7 +113,7 @@ def _does_not_fit(path: str, text: str) -> DoesNotFit:
     return DoesNotFit(f"{path}: {text}", path=path)
 
 
-def described(shape: Shape, text: str | None) -> Shape:
+def with_description(shape: Shape, text: str | None) -> Shape:
     """The shape with a description, unless it has one already."""
     if not text or shape.description:
         return shape
@@ -136,7 +136,7 @@ class Field(NamedTuple):
         return schema
 
 
-def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]) -> Shape:
+def record_shape(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]) -> Shape:
     """An object with named fields; records with the same key share one definition. `make` gets the values by name."""
     # `read` is called at first use, since a field may refer to the record.
     fields = functools.lru_cache(maxsize=1)(read)
@@ -170,7 +170,9 @@ def _dataclass_fields(target: Any) -> list[Field]:
     fields = []
     for field in dataclasses.fields(target):
         if field.init:
-            shape = described(shape_of(hints[field.name]), field.metadata.get("description") or texts.get(field.name))
+            shape = with_description(
+                shape_of(hints[field.name]), field.metadata.get("description") or texts.get(field.name)
+            )
             default = ABSENT if field.default is dataclasses.MISSING else field.default
             required = default is ABSENT and field.default_factory is dataclasses.MISSING
             fields.append(Field(field.name, shape, required, default))
@@ -192,27 +194,27 @@ def _typed_dict_fields(target: Any) -> list[Field]:
             wrapper = typing.get_origin(hint)._name
             required = required if wrapper == "ReadOnly" else wrapper == "Required"
             hint = typing.get_args(hint)[0]
-        fields.append(Field(name, described(shape_of(hint), texts.get(name)), required))
+        fields.append(Field(name, with_description(shape_of(hint), texts.get(name)), required))
     return fields
 
 
-ANYTHING = plain({})
+ANYTHING = plain_shape({})
 
 _PLAIN: dict[Any, Shape] = {
-    str: plain({"type": "string"}),
-    int: plain({"type": "integer"}, int),
-    float: plain({"type": "number"}, float),
-    bool: plain({"type": "boolean"}),
-    **dict.fromkeys((None, type(None)), plain({"type": "null"})),
+    str: plain_shape({"type": "string"}),
+    int: plain_shape({"type": "integer"}, int),
+    float: plain_shape({"type": "number"}, float),
+    bool: plain_shape({"type": "boolean"}),
+    **dict.fromkeys((None, type(None)), plain_shape({"type": "null"})),
     **dict.fromkeys((Any, object), ANYTHING),
-    datetime.datetime: plain({"type": "string", "format": "date-time"}, parse_moment),
-    datetime.date: plain({"type": "string", "format": "date"}, datetime.date.fromisoformat),
-    datetime.time: plain({"type": "string", "format": "time"}, parse_time),
-    uuid.UUID: plain({"type": "string", "format": "uuid"}, uuid.UUID),
+    datetime.datetime: plain_shape({"type": "string", "format": "date-time"}, parse_moment),
+    datetime.date: plain_shape({"type": "string", "format": "date"}, datetime.date.fromisoformat),
+    datetime.time: plain_shape({"type": "string", "format": "time"}, parse_time),
+    uuid.UUID: plain_shape({"type": "string", "format": "uuid"}, uuid.UUID),
     # JSON Schema has no format for numbers as text.
-    decimal.Decimal: plain({"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, decimal.Decimal),
-    pathlib.Path: plain({"type": "string", "format": "path"}, pathlib.Path),
-    pathlib.PurePath: plain({"type": "string", "format": "path"}, pathlib.PurePath),
+    decimal.Decimal: plain_shape({"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, decimal.Decimal),
+    pathlib.Path: plain_shape({"type": "string", "format": "path"}, pathlib.Path),
+    pathlib.PurePath: plain_shape({"type": "string", "format": "path"}, pathlib.PurePath),
 }
 
 
@@ -244,9 +246,9 @@ def _class(hint: type) -> Shape:
     if hasattr(hint, "model_json_schema"):
         return _self_describing(hint)
     if dataclasses.is_dataclass(hint):
-        return record(hint, hint.__name__, _class_description(hint), lambda: _dataclass_fields(hint), hint)
+        return record_shape(hint, hint.__name__, _class_description(hint), lambda: _dataclass_fields(hint), hint)
     if issubclass(hint, dict) and hasattr(hint, "__total__"):
-        return record(hint, hint.__name__, _class_description(hint), lambda: _typed_dict_fields(hint), dict)
+        return record_shape(hint, hint.__name__, _class_description(hint), lambda: _typed_dict_fields(hint), dict)
     raise _no_counterpart(hint)
 
 
@@ -320,7 +322,7 @@ def _map(args: Args) -> Shape:
 def _union(args: Args) -> Shape:
     options = [shape_of(arg) for arg in args]
     # Made at first use, since a record may refer to the union.
-    documents = functools.lru_cache(maxsize=1)(lambda: list(map(document, options)))
+    documents = functools.lru_cache(maxsize=1)(lambda: list(map(whole_schema, options)))
 
     def candidates(value: Any) -> list[Shape]:
         """The options that allow a value. At least one does, since `build_shape` has validated the value."""
@@ -366,7 +368,7 @@ _BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
     Union: _union,
     getattr(types, "UnionType", Union): _union,
     typing.Literal: lambda args: _constants([(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args]),
-    typing.Annotated: lambda args: described(
+    typing.Annotated: lambda args: with_description(
         shape_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), None)
     ),
 }

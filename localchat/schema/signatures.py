@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from .annotations import parameter_annotations, signature_of
 from .docstrings import read_docstring
-from .shapes import ABSENT, Field, described, shape_of
+from .shapes import ABSENT, Field, shape_of, with_description
 
 
 def is_function(target: Any) -> bool:
@@ -49,7 +49,7 @@ def function_fields(function: Any, name: str) -> list[Field]:
         annotation = annotations.get(parameter.name, Any)
         if parameter.default is None and annotation is not Any:
             annotation = Union[annotation, None]  # The model may pass the default too. Before Python 3.11, typing does.
-        shape = described(shape_of(annotation), descriptions.get(parameter.name))
+        shape = with_description(shape_of(annotation), descriptions.get(parameter.name))
         fields.append(Field(parameter.name, shape, parameter.default is ABSENT, parameter.default))
     return fields
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DoesNotFit
 from .schema_check import checked_schema
-from .shapes import Shape, document, plain, record, shape_of
+from .shapes import Shape, plain_shape, record_shape, shape_of, whole_schema
 from .signatures import function_fields, is_function
 from .validator import Json, validation_errors
 from .variants import strict_schema
@@ -24,7 +24,7 @@ _SHOWN_ERRORS = 3
 def json_schema(target: Any, *, strict: bool = False) -> Json:
     """The JSON Schema of a target. `strict` applies OpenAI's rules: all properties are required, no others allowed."""
     try:
-        schema = document(target_shape(target))
+        schema = whole_schema(target_shape(target))
     except RecursionError as error:
         raise TypeError(f"{target!r} contains itself: only a class may refer to itself") from error
     return strict_schema(schema) if strict else schema
@@ -40,18 +40,18 @@ def target_shape(target: Any) -> Shape:
     if isinstance(target, str):
         raise TypeError(f"{target[:100]!r} is a text: give a type such as a dataclass, or a JSON Schema as a dict")
     if isinstance(target, Mapping):
-        return plain(checked_schema(target))
+        return plain_shape(checked_schema(target))
     if not is_function(target):
         return shape_of(target)
     name = getattr(target, "__name__", None) or type(target).__name__
     # A callable object may not be hashable, or be equal to another one.
-    return record(id(target), name, "", lambda: function_fields(target, name), dict)
+    return record_shape(id(target), name, "", lambda: function_fields(target, name), dict)
 
 
 def build_shape(shape: Shape, value: Any) -> Any:
     """Convert parsed JSON to a value of a shape. Raises DoesNotFit if the JSON is not valid."""
     try:
-        errors = list(validation_errors(value, document(shape)))
+        errors = list(validation_errors(value, whole_schema(shape)))
         if not errors:
             return shape.build(value, "$")
     except RecursionError as error:

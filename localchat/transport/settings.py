@@ -20,6 +20,15 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 DEFAULT_MAX_RETRIES = 2
 
+# The arguments with another default than None.
+_DEFAULTS: dict[str, Any] = {
+    "timeout": DEFAULT_TIMEOUT,
+    "max_retries": DEFAULT_MAX_RETRIES,
+    "headers": {},
+    "verify": True,
+    "max_bytes": DEFAULT_MAX_BYTES,
+}
+
 
 class LearnedTraits:
     """What clients have learned of a server. Those that `with_options` made of one another share it."""
@@ -49,19 +58,18 @@ class Settings:
         if not self.key.isascii() or not self.key.isprintable():
             raise ValueError("the key has characters that cannot be sent: is the API key right?")
         self.model: str | None = arguments.get("model") or self.environment["LOCALCHAT_MODEL"] or None
-        timeout = arguments.get("timeout")
-        self.timeout = DEFAULT_TIMEOUT if timeout is None else Timeout.of(timeout)
-        max_retries, verify, max_bytes = (arguments.get(name) for name in ("max_retries", "verify", "max_bytes"))
-        self.max_retries: int = DEFAULT_MAX_RETRIES if max_retries is None else max_retries
+        arguments = {**_DEFAULTS, **{name: value for name, value in arguments.items() if value is not None}}
+        self.timeout = Timeout.of(arguments["timeout"])
+        self.max_retries: int = arguments["max_retries"]
         self.on_retry: Callable[[int, float, LocalChatError], object] | None = arguments.get("on_retry")
-        self.headers: dict[str, str] = dict(arguments.get("headers") or {})
+        self.headers: dict[str, str] = dict(arguments["headers"])
         self.proxy: str | bool | None = arguments.get("proxy")
         if isinstance(self.proxy, str):
             parse_proxy(self.proxy)
-        self.verify: Any = True if verify is None else verify
+        self.verify: Any = arguments["verify"]
         # Made by the first https request, or now if `verify` is no bool, since it may be wrong.
         self._tls_context = None if isinstance(self.verify, bool) else make_tls_context(self.verify)
-        self.max_bytes: int = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
+        self.max_bytes: int = arguments["max_bytes"]
         # Whether results of tools have the name of the tool, which chat templates of local servers may need.
         self.names_tools = self.address.scheme != "https" or is_loopback(self.address.host)
         self.learned = LearnedTraits()  # Changes with the responses; other clients may share it.

@@ -379,15 +379,20 @@ def test_call_of_a_modern_server_is_cancelled_by_closing_its_stream():
 
     def respond(request: Request, peer: Peer) -> Any:
         if request.json["method"] == "tools/call":
-            peer.send(EVENTS + b"\r\n")
+            params = {"progressToken": request.json["params"]["_meta"]["progressToken"], "progress": 1}
+            report = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            peer.send(EVENTS + b"\r\n" + chunks(report, end=False))
             assert peer.is_disconnected()
             left.set()
             return CLOSE
         return None
 
+    def stop(progress: Progress) -> None:
+        raise InterruptedError
+
     with MCPHTTPServer(MODERN, respond=respond) as http, MCPServer(http.url) as server:
-        with pytest.raises(TimedOut):
-            server.call("wait", timeout=SHORT)
+        with pytest.raises(InterruptedError):
+            server.call("wait", on_progress=stop)
         assert left.wait(DEADLINE_S)
         server.ping()
         assert http.sent("notifications/cancelled") == []

@@ -212,7 +212,8 @@ class FakeProjector:
     def __init__(self, gate: threading.Semaphore | None = None) -> None:
         self.gate = gate
         self.encoded: list[str] = []  # The names of what was encoded, in order.
-        self.broken: set[str] = set()  # The names of what cannot be encoded.
+        self.broken: set[str] = set()  # The names of what cannot be encoded,
+        self.error: Exception = EngineError("no memory")  # and the error that this raises.
         self.is_closed = False
 
     def prompt_items(self, file: MediaFile) -> list[int | MediaChunk]:
@@ -229,7 +230,7 @@ class FakeProjector:
             assert self.gate.acquire(timeout=60), "the test never opened the gate"
         self.encoded.append(name)
         if name in self.broken:
-            raise EngineError("no memory")
+            raise self.error
         return [bytes(1000)] * n_chunks
 
     def close(self) -> None:

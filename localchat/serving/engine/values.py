@@ -226,6 +226,7 @@ class ModelFacts:
     device: str = ""  # The device that computes its layers, such as "CPU (AMD EPYC)".
     n_threads: int = 0  # CPU threads of a step.
     n_context_bytes: int = 0  # Bytes of the KV cache and of the compute buffers, without the weights.
+    n_gpu_bytes: int = 0  # How many bytes of the weights and of the context are on GPUs, by estimate.
     n_free_bytes: int | None = None  # The memory that is free after the model was loaded; None if it is not known.
     n_mapped_bytes: int = 0  # The weights that are mapped from files, which the system counts as free memory.
     modalities: tuple[str, ...] = ()  # What the model takes besides text, by its projector: "image", "audio".

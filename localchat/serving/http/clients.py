@@ -24,6 +24,8 @@ from .stream import Stream
 # closed the connection looks the same, until it gets some bytes, which it rejects. So it gets bytes that clients
 # ignore, unless the response comes within this time.
 PROBE_AFTER_S = 1.0
+# It may also read these bytes and leave later, so it gets more of them at intervals of this.
+PROBE_PERIOD_S = 10.0
 
 # How often the connections are checked on systems without epoll.
 _PERIOD_S = 0.25
@@ -167,7 +169,7 @@ class ClientMailbox(Mailbox):
 
     def _probe(self) -> None:
         """Send bytes that clients ignore. If nobody reads them, the state of the connection changes to GONE."""
-        self._probe_at = math.inf
+        self._probe_at = time.monotonic() + PROBE_PERIOD_S
         if self._stream is not None:
             self._stream.ping()
         elif self._exchange.status is None:

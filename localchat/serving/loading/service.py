@@ -146,7 +146,11 @@ class Service:
     # --- requests ---
 
     def check_default(self) -> None:
-        """Raise ModelLoading until the default model has been loaded once, InferenceError if a later load failed."""
+        """Raise an error if a request for the default model would get it at once.
+
+        ModelLoading until the model has been loaded once; InferenceError after a failed load, as long as it is not to
+        be tried again. From then on the next request loads the model, so the server accepts requests.
+        """
         with self._lock:
             self._check_failure(self.default)
             if not self.default.was_loaded:
@@ -187,6 +191,7 @@ class Service:
         """Wait until the model is READY, and count one more user of it."""
         with self._lock:
             served.n_waiting += 1
+            served.unload_requested = False  # This request came later, also if an earlier one still uses the model.
         try:
             began_at = self.clock()
             with self._lock.announced_to(mailbox):
@@ -240,7 +245,8 @@ class Service:
     def _check_failure(self, served: ServedModel, waits_since: float | None = None) -> None:
         """Raise the error of the last load, if that is not to be tried again yet.
 
-        A request that waits since some time also gets the error of a load that has failed meanwhile.
+        A request that waits since some time also gets the error of a load that has failed meanwhile. Otherwise it would
+        load the model again and again if the failure may be tried again at once.
         """
         failure = served.failure
         if failure is None or failure.file_stamp != served.file.stamp:

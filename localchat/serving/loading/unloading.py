@@ -42,9 +42,13 @@ def may_fit_alone(loaded: Sequence[ServedModel], error: NotEnoughMemory) -> bool
 
 def memory_of(loaded: Sequence[ServedModel]) -> OtherModels:
     """What the engine process of a further model has to know of the loaded ones."""
-    models = [model for model in (served.model for served in loaded) if model is not None]
-    n_mapped = sum(model.engine.facts.n_mapped_bytes for model in models)
-    return OtherModels(n_mapped, sum(served.n_bytes for served in loaded if not served.n_users))
+    in_memory = [(served, model.engine.facts) for served in loaded if (model := served.model) is not None]
+    idle = [facts for served, facts in in_memory if not served.n_users]
+    return OtherModels(
+        n_mapped=sum(facts.n_mapped_bytes for _, facts in in_memory),
+        n_idle=sum(facts.n_bytes + facts.n_context_bytes - facts.n_gpu_bytes for facts in idle),
+        n_idle_on_gpus=sum(facts.n_gpu_bytes for facts in idle),
+    )
 
 
 def least_recent_idle(loaded: Sequence[ServedModel]) -> ServedModel | None:

@@ -12,7 +12,9 @@ class OtherModels:
     """The memory of the other models that the server has loaded, in bytes."""
 
     n_mapped: int = 0  # Weights that are mapped from files. The system counts this memory as free.
-    n_idle: int = 0  # The memory of the models that no request uses. They can be ended.
+    # The memory of the models that no request uses, which can be ended: on the machine, and on GPUs.
+    n_idle: int = 0
+    n_idle_on_gpus: int = 0
 
 
 class NotEnoughMemory(InferenceError):

@@ -362,6 +362,15 @@ def test_oldest_images_of_a_long_conversation_are_left_out(seeing: Serving):
     assert seeing.last_prompt == note + f"k{SEEN}" * 20
 
 
+def test_replayed_media_that_the_model_cannot_take_leave_no_others_out():
+    history = [user(image(URL))] * 10 + [user(sound("wav"))] * 15 + [ASSISTANT]
+    with serving(projector=FakeProjector(), **BIG, modalities=("image",), chat_template=CONTENTS) as running:
+        status, found = ask(running.port, CHAT, {**LIMIT, "messages": [*history, user(A)]})
+    assert status == 200, found
+    assert running.last_prompt.count(SEEN) == 10
+    assert running.last_prompt.count("[audio, left out: this model supports text and image]") == 15
+
+
 def test_usage_counts_media_and_finds_them_in_the_cache():
     with serving(endless, projector=FakeProjector(), **BIG, modalities=BOTH) as running:
         body = {**chat(A, image(URL), B), "max_tokens": 1}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, OutOfResources
+from localchat.serving.core.errors import NO_MEMORY, NO_THREADS, BadRequest, ContextLengthExceeded, OutOfResources
 from localchat.serving.core.media import IMAGE, MediaFile
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
@@ -167,14 +167,25 @@ def test_image_of_several_requests_is_encoded_once():
     assert projector.encoded == ["a"]
 
 
-def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_again():
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (EngineError("no memory"), EngineError("no memory")),
+        (MemoryError(), OutOfResources(NO_MEMORY)),
+        (RuntimeError("can't start new thread"), OutOfResources(NO_THREADS)),
+        (ValueError("no memory"), EngineError("it cannot be encoded: no memory")),
+    ],
+    ids=repr,
+)
+def test_error_of_an_encoding_ends_its_requests_alone_and_the_next_one_tries_again(error, expected):
     projector = FakeProjector(threading.Semaphore(0))
-    projector.broken = {"a"}
+    projector.broken, projector.error = {"a"}, error
     with seeing(projector) as engine:
         failing, other = ask(engine, A, "?"), ask(engine, B, "?")
         projector.gate.release(10)  # type: ignore[union-attr]
-        with pytest.raises(EngineError, match="no memory"):
+        with pytest.raises(type(expected)) as ended:
             read(failing)
+        assert str(ended.value) == str(expected)
         assert len(read(other)[0]) == 8
         projector.broken = set()
         assert len(completion(engine, A, "?")[0]) == 8

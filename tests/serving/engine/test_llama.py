@@ -236,8 +236,9 @@ def test_as_many_layers_as_fit_are_on_the_gpus():
     assert layers(3, gpu(PLENTY)) == 3
     # Fewer than without the idle models are refused.
     with pytest.raises(NotEnoughMemory):
-        layers(None, gpu(N_BYTES // 2), others=OtherModels(n_idle=N_BYTES))
-    assert layers(None, gpu(PLENTY), others=OtherModels(n_idle=N_BYTES)) == -1
+        layers(None, gpu(N_BYTES // 2), others=OtherModels(n_idle_on_gpus=N_BYTES))
+    assert layers(None, gpu(PLENTY), others=OtherModels(n_idle_on_gpus=N_BYTES)) == -1
+    assert layers(None, gpu(N_BYTES // 2), others=OtherModels(n_idle=N_BYTES)) == some  # They are on the machine.
 
 
 def test_output_layer_is_the_last_that_gets_onto_the_gpus():

@@ -2,16 +2,18 @@
 
 import functools
 import logging
+import os
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from gguf import PoolingType
 
 from localchat.serving.core.errors import OutOfResources
-from localchat.serving.engine.llama import context_factory, embed, library, load_backend
+from localchat.serving.engine.llama import context_factory, embed, library, load, load_backend
 from localchat.serving.engine.llama.context_size import (
     LARGEST_SHARE,
     STEP,
@@ -20,7 +22,7 @@ from localchat.serving.engine.llama.context_size import (
     context_size,
     warn_of_context,
 )
-from localchat.serving.engine.llama.devices import built_for, free_memory, memory_for_models, parse_vm_stat
+from localchat.serving.engine.llama.devices import Device, built_for, free_memory, memory_for_models, parse_vm_stat
 from localchat.serving.engine.values import LoadOptions
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
@@ -194,12 +196,15 @@ def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest(
     assert refused.value.n_missing > 0
 
 
-@pytest.mark.parametrize("pools", [on_machine, on_gpu])
-def test_default_context_that_would_be_larger_without_idle_models_is_refused(pools):
+@pytest.mark.parametrize(
+    ("pools", "field", "elsewhere"),
+    [(on_machine, "n_idle", "n_idle_on_gpus"), (on_gpu, "n_idle_on_gpus", "n_idle")],
+)
+def test_default_context_that_would_be_larger_without_idle_models_is_refused(pools, field, elsewhere):
     sizes = {"n_ctx_train": 8192, "n_weight_bytes": GB}
     small = context_size(LoadOptions(), pools=pools(GB), **sizes)
     assert small.n_ctx < 8192
-    idle = LoadOptions(others=OtherModels(n_idle=GB))
+    idle = LoadOptions(others=OtherModels(**{field: GB}))
     with pytest.raises(NotEnoughMemory) as refused:
         context_size(idle, pools=pools(GB), **sizes)
     assert refused.value.n_missing == 0
@@ -207,6 +212,8 @@ def test_default_context_that_would_be_larger_without_idle_models_is_refused(poo
     assert context_size(idle, pools=pools(8 * GB), **sizes).n_ctx == 8192
     assert context_size(replace(idle, n_ctx=1024), pools=pools(GB), **sizes).n_ctx == 1024
     assert context_size(idle, pools=pools(None), **sizes).n_ctx == 8192
+    # The idle models are in another memory.
+    assert context_size(LoadOptions(others=OtherModels(**{elsewhere: GB})), pools=pools(GB), **sizes) == small
 
 
 # --- a real model ---
@@ -281,6 +288,36 @@ def test_vectors_take_only_memory_that_is_free(paths, monkeypatch):
         assert backend.embed([[1, 2, 3]])[0] == vector  # It is there.
     finally:
         backend.close()
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("gpu_name", ["CUDA0", "RPC0"])
+def test_projector_takes_memory_where_it_is(gpu_name, tmp_path, monkeypatch):
+    """On the first GPU, but on the machine if all GPUs are those of workers."""
+    (tmp_path / "projector.gguf").write_bytes(b"")
+    os.truncate(tmp_path / "projector.gguf", 5 << 20)
+    gpus = [Device(gpu_name, "a GPU", "GPU", 1 << 40)]
+    monkeypatch.setattr(load, "used_gpus", lambda options: gpus)
+    monkeypatch.setattr(context_factory, "used_gpus", lambda options: gpus)
+    monkeypatch.setattr(load, "free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(load, "_load_projector", lambda model, factory: mock.Mock(modalities=()))
+    free_for_model = []
+    measured = context_factory.ContextFactory.cache_pools
+    monkeypatch.setattr(
+        context_factory.ContextFactory,
+        "cache_pools",
+        lambda factory, n_free: free_for_model.append(n_free) or measured(factory, n_free),
+    )
+    options = LoadOptions(n_ctx=512, n_parallel=1, n_gpu_layers=2)
+    facts = []
+    for mmproj in (None, str(tmp_path / "projector.gguf")):
+        backend = load_backend(DEMO, replace(options, mmproj=mmproj))
+        backend.close()
+        facts.append(backend.facts)
+    n_on_machine = free_for_model[0] - free_for_model[1]
+    n_on_gpu = facts[1].n_gpu_bytes - facts[0].n_gpu_bytes
+    assert (n_on_machine, n_on_gpu) == ((0, 6 << 20) if gpu_name == "CUDA0" else (6 << 20, 0))
+    assert 0 < facts[0].n_gpu_bytes < facts[0].n_bytes + facts[0].n_context_bytes
 
 
 def test_huge_context_is_refused_before_it_is_created():

@@ -302,6 +302,19 @@ def test_client_that_sends_no_more_gets_its_whole_response(kind, stream, probe_a
     assert received.endswith(b"0\r\n\r\n" if stream else b"}")
 
 
+def test_client_that_leaves_after_the_first_probe_is_noticed(monkeypatch):
+    monkeypatch.setattr(clients, "PROBE_AFTER_S", 0.0)
+    monkeypatch.setattr(clients, "PROBE_PERIOD_S", 0.05, raising=False)
+    with serving(is_gated=True) as running:
+        with running.connect(chat_request(stream=False)) as sock:
+            wait_for(lambda: running.engine.stats().n_running == 1)
+            half_close(sock)
+            support.read_until(sock, b"100 Continue\r\n\r\n")
+        wait_for(
+            lambda: running.engine_client.n_open == 0, DEADLINE_S / 2
+        )  # The gate ends the request after DEADLINE_S.
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat", "/v1/messages"])
 def test_client_that_leaves_before_the_first_token_is_noticed_in_every_format(path, monkeypatch):
     monkeypatch.setattr(clients, "PROBE_AFTER_S", 0.0)

@@ -22,6 +22,7 @@ from localchat.serving.core.fields import Fields
 from localchat.serving.core.mailbox import Mailbox
 from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.http.metrics import Metrics
+from localchat.serving.loading import unloading
 from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
 from tests.support.chat_requests import HI
@@ -285,6 +286,35 @@ def test_model_that_is_loaded_again_stays_loaded(server, by):
     assert server.statuses("one", "one", "one") == [200] * 3
     assert [name for name in server.loads.names if name == "one"] == [*loaded, "one"]
     assert server.states("one") == ["loaded"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "state"), [("unload", "request", "loaded"), ("request", "unload", "unloaded")]
+)
+def test_the_last_of_a_request_and_an_unload_decides(server, first, last, state):
+    """A request that comes after an unload keeps the model, whether or not an earlier request still uses it."""
+    assert server.statuses("one") == [200]
+    one = server.service.find("one")
+    with server.service.using(one):
+        for action in (first, last):
+            if action == "unload":
+                assert server.post("/models/unload", model="one")[0] == 200
+            else:
+                assert server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=-1)[0] == 200
+        wait_for(lambda: one.n_users == 1)
+    if state == "loaded":
+        assert unloading.time_left_s(one, server.service.clock()) > 0
+    server.wait("one", state)
+
+
+def test_unload_of_a_model_that_loads_takes_effect_after_the_request_that_waits(server):
+    server.loads.gate = threading.Semaphore(0)
+    waiting = server.later(server.chat, "one")
+    server.wait("one", "loading")
+    assert server.post("/models/unload", model="one")[0] == 200
+    server.loads.gate.release()
+    assert waiting.result(60)[0] == 200
+    server.wait("one", "unloaded")
 
 
 def test_model_that_is_asked_for_while_it_is_drained_is_loaded_again(server):

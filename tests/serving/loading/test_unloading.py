@@ -16,8 +16,9 @@ GB = 10**9
 
 
 def loaded(name: str, *, used_at: float = 0, n_users: int = 0, expires_at: float = math.inf, **state: Any) -> Any:
-    """A loaded model of 3 GB, of which 1 GB is mapped."""
-    facts = SimpleNamespace(n_bytes=2 * GB, n_context_bytes=GB, n_mapped_bytes=GB)
+    """A loaded model of 3 GB, of which 1 GB is mapped. With a `n_gpu_bytes`, so many are on a GPU."""
+    n_gpu_bytes = state.pop("n_gpu_bytes", 0)
+    facts = SimpleNamespace(n_bytes=2 * GB, n_context_bytes=GB, n_mapped_bytes=GB, n_gpu_bytes=n_gpu_bytes)
     served = ServedModel(ModelFile(DEMO_PATH, name))
     served.queue(0)
     served.begin_load()
@@ -69,6 +70,8 @@ def test_models_are_unloaded_only_if_that_frees_enough(n_missing, n_loaded, expe
 def test_memory_of_the_others_is_what_they_map_and_what_the_idle_ones_free():
     assert unloading.memory_of([]) == OtherModels(0, 0)
     assert unloading.memory_of([loaded("a"), loaded("b", n_users=1), loaded("c")]) == OtherModels(3 * GB, 6 * GB)
+    on_gpu = [loaded("a", n_gpu_bytes=2 * GB), loaded("b", n_gpu_bytes=3 * GB, n_users=1)]
+    assert unloading.memory_of(on_gpu) == OtherModels(2 * GB, n_idle=GB, n_idle_on_gpus=2 * GB)
 
 
 def test_least_recently_used_idle_model_makes_room():

@@ -58,7 +58,7 @@ class _Attachments:
             if i in too_old:
                 reason = f"the limit is {MAX_MEDIA} images and sounds, and newer ones follow"
                 self.notes[i] = note_of(attachment.kind, reason)
-            elif ("image" if attachment.kind == IMAGE else "audio") in self._modalities:
+            elif self._is_supported(attachment):
                 self._read_file(i)
             elif attachment.is_replayed:
                 self.notes[i] = note_of(attachment.kind, supported(self._modalities))
@@ -84,9 +84,13 @@ class _Attachments:
             raise errors.BadRequest(text, attachment.path)
 
     def _too_old(self) -> set[int]:
-        """The oldest replayed ones, if there are too many. Agents send a screenshot with each step."""
-        replayed = [i for i, attachment in enumerate(self._attachments) if attachment.is_replayed]
-        return set(replayed[: max(len(self._attachments) - MAX_MEDIA, 0)])
+        """The oldest replayed ones, if the model would get too many. Agents send a screenshot with each step."""
+        indices = [i for i, attachment in enumerate(self._attachments) if self._is_supported(attachment)]
+        replayed = [i for i in indices if self._attachments[i].is_replayed]
+        return set(replayed[: max(len(indices) - MAX_MEDIA, 0)])
+
+    def _is_supported(self, attachment: Attachment) -> bool:
+        return ("image" if attachment.kind == IMAGE else "audio") in self._modalities
 
 
 def _with_notes(request: ChatRequest, notes: Mapping[int, str]) -> ChatRequest:

@@ -13,7 +13,7 @@ from ..batch import CacheLimits
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions
 from .context_size import MIN_TOKENS, MemoryPool, context_size, warn_of_context
-from .devices import Device, free_memory, mapped_memory, used_gpus
+from .devices import Device, free_memory, mapped_memory, projector_gpu, used_gpus
 from .library import L, last_errors
 from .threads import default_threads
 
@@ -63,6 +63,8 @@ class ContextFactory:
         self.n_on_gpus = n_on_gpus if self.uses_gpus else 0
         self.is_on_gpus = self.n_on_gpus == self.n_layers  # Whether all of them are.
         self._gpu_share = self.n_on_gpus / self.n_layers
+        self.n_weight_bytes_on_gpus = int(self.n_bytes * self._gpu_share)
+        self.projector_is_on_gpu = self.uses_gpus and projector_gpu(gpus) is not None
         # The limit of rows of one pass through the layers (n_ubatch).
         self.n_pass = _PASS
         # Bytes of the KV cache for each token, and of the recurrent state of a sequence.
@@ -84,7 +86,11 @@ class ContextFactory:
         logits_bytes = self.max_outputs * self.n_vocab * 4
         pools, share = [], self._gpu_share
         if share < 1:
-            n_free = None if n_free_for_model is None else max(n_free_for_model - int(self.n_bytes * (1 - share)), 0)
+            n_free = (
+                None
+                if n_free_for_model is None
+                else max(n_free_for_model - (self.n_bytes - self.n_weight_bytes_on_gpus), 0)
+            )
             fixed = pass_bytes + 2 * logits_bytes + self.n_unified_sequences * state_bytes * (1 - share)
             pools.append(MemoryPool(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
         if share:

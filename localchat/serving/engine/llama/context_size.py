@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...models.memory import NotEnoughMemory, gigabytes
+from ...models.memory import NotEnoughMemory, OtherModels, gigabytes
 from ..values import LIKELY_TOKENS, LoadOptions
 
 log = logging.getLogger("localchat.engine")
@@ -53,9 +53,10 @@ class MemoryPool(NamedTuple):
         n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
         return min(n // STEP * STEP, _UNLIMITED)
 
-    def with_freed(self, n_bytes: int) -> MemoryPool:
-        """This pool, once so many bytes of it have been freed."""
-        return self if self.n_free is None else self._replace(n_free=self.n_free + n_bytes)
+    def without_idle(self, others: OtherModels) -> MemoryPool:
+        """This pool, once the idle ones of the other models have been ended."""
+        n_freed = others.n_idle_on_gpus if self.gpus else others.n_idle
+        return self if self.n_free is None else self._replace(n_free=self.n_free + n_freed)
 
     def n_bytes(self, n_tokens: int) -> int:
         """The bytes of a context with a KV cache of this many tokens."""
@@ -91,13 +92,11 @@ def context_size(
         text = f"a context of {options.n_ctx} tokens takes {gigabytes(n_bytes)}, and {free}: {least}"
         raise NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))
     size = _size_within(options, pools, n_ctx_train, n_weight_bytes, may_have_streams)
-    if options.others.n_idle:
-        # Streams do not change the size of one request.
-        n_alone = _size_within(
-            options, [pool.with_freed(options.others.n_idle) for pool in pools], n_ctx_train, n_weight_bytes
-        ).n_ctx
-        if size.n_ctx < n_alone:
-            raise NotEnoughMemory(f"the context has {size.n_ctx} tokens, and {n_alone} without the idle models")
+    pools_without_idle = [pool.without_idle(options.others) for pool in pools]
+    # Streams do not change the size of one request.
+    n_alone = _size_within(options, pools_without_idle, n_ctx_train, n_weight_bytes).n_ctx
+    if size.n_ctx < n_alone:
+        raise NotEnoughMemory(f"the context has {size.n_ctx} tokens, and {n_alone} without the idle models")
     return size
 
 

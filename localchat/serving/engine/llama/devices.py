@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,11 @@ def used_gpus(options: LoadOptions) -> list[Device]:
     may_use = options.n_gpu_layers != 0 and supports_gpu()
     gpus = [device for device in devices() if device.kind == "GPU"] if may_use else []
     return gpus[options.main_gpu :][:1] if options.split_mode == "none" else gpus
+
+
+def projector_gpu(gpus: Sequence[Device]) -> Device | None:
+    """The one of these GPUs that a projector is on: the first that is not of a worker. None: it is on the machine."""
+    return next((gpu for gpu in gpus if not gpu.is_remote), None)
 
 
 def built_for() -> str:

@@ -71,12 +71,13 @@ def _load_within_watchdog(
     n_adapter_bytes = sum(weight_bytes(adapter.path) for adapter in adapters)
     n_projector_bytes = projector_bytes(options.mmproj) if options.mmproj else 0
     # The factory subtracts the weights of the model, since it knows which of them are on the machine.
-    n_free_for_model = _less(n_free, n_adapter_bytes + (0 if factory.uses_gpus else n_projector_bytes))
+    n_free_for_model = _less(n_free, n_adapter_bytes + (0 if factory.projector_is_on_gpu else n_projector_bytes))
     pools = factory.cache_pools(n_free_for_model)
     context, n_ctx, limits = factory.new_context(pools)
     if projector is not None:
         projector.limit_pass(L.llama_n_ubatch(context))
     n_context_bytes = sum(pool.n_bytes(limits.n_cells) for pool in pools)
+    n_gpu_bytes = factory.n_weight_bytes_on_gpus + sum(pool.n_bytes(limits.n_cells) for pool in pools if pool.gpus)
     vocabulary = Vocabulary(model)  # after what may be refused, since reading it takes longer
     facts = _read_facts(
         factory,
@@ -86,6 +87,7 @@ def _load_within_watchdog(
         # With everything on GPUs threads have no effect.
         n_threads=1 if factory.is_on_gpus and not options.cpu_moe else L.llama_n_threads(context),
         n_context_bytes=n_context_bytes + n_adapter_bytes + n_projector_bytes,
+        n_gpu_bytes=n_gpu_bytes + (n_projector_bytes if factory.projector_is_on_gpu else 0),
         modalities=projector.modalities if projector else (),
         projector=options.mmproj or "",
         adapters=adapters,
@@ -144,9 +146,12 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 def _load_projector(model: LlamaModel, factory: ContextFactory) -> LlamaProjector:
     from ..media.projector import LlamaProjector
 
-    has_gpu = any(not gpu.is_remote for gpu in factory.gpus)
-    n_threads, use_gpu = factory.options.n_threads or default_threads(), factory.uses_gpus and has_gpu
-    projector = LlamaProjector(str(factory.options.mmproj), model, n_threads=n_threads, use_gpu=use_gpu)
+    projector = LlamaProjector(
+        str(factory.options.mmproj),
+        model,
+        n_threads=factory.options.n_threads or default_threads(),
+        use_gpu=factory.projector_is_on_gpu,
+    )
     factory.widen_pass(projector.max_cells_in_one_pass)
     return projector
 

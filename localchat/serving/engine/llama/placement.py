@@ -13,7 +13,7 @@ from ...models.memory import NotEnoughMemory, gigabytes
 from ...models.model_file import ModelFile
 from ..values import LIKELY_TOKENS, EngineError, LoadOptions
 from .context_size import GPU_SHARE
-from .devices import Device, ggml
+from .devices import Device, ggml, projector_gpu
 from .library import L
 
 _SPLIT_MODES: Mapping[str, int] = {"none": 0, "layer": 1, "row": 2}
@@ -56,11 +56,11 @@ def with_gpu_layers(path: str, options: LoadOptions, free: int | None, gpus: Seq
 
 
 def _free_beside(n_bytes: int, gpus: Sequence[Device], free: int | None) -> tuple[Sequence[Device], int | None]:
-    """What is free beside a projector, which is on the first GPU that is not of a worker, or else on the machine."""
-    first = next((gpu for gpu in gpus if not gpu.is_remote), None)
-    if first is None:
+    """What is free beside a projector of this size: on the GPUs, and on the machine."""
+    projector_on = projector_gpu(gpus)
+    if projector_on is None:
         return gpus, None if free is None else max(free - n_bytes, 0)
-    return [replace(gpu, n_free=max(gpu.n_free - n_bytes, 0)) if gpu is first else gpu for gpu in gpus], free
+    return [replace(gpu, n_free=max(gpu.n_free - n_bytes, 0)) if gpu is projector_on else gpu for gpu in gpus], free
 
 
 def _fitting_layers(header: Mapping[str, Any], n_bytes: int, options: LoadOptions, gpus: Sequence[Device]) -> int:
@@ -72,7 +72,7 @@ def _fitting_layers(header: Mapping[str, Any], n_bytes: int, options: LoadOption
     n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
     n_layer_bytes = (n_bytes / n_layers + n_tokens * _cache_bytes(header)) / GPU_SHARE
     n_fitting = int(n_free / n_layer_bytes)
-    if n_fitting < min(n_layers, int((n_free + options.others.n_idle) / n_layer_bytes)):
+    if n_fitting < min(n_layers, int((n_free + options.others.n_idle_on_gpus) / n_layer_bytes)):
         raise NotEnoughMemory(f"{n_fitting} of {n_layers} layers fit into the free memory of {_names(gpus)}")
     return n_fitting if n_fitting < n_layers else -1
 

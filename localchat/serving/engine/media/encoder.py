@@ -141,7 +141,7 @@ class MediaEncoder:
             except RuntimeError as error:
                 self._thread = None
                 while self._queue:
-                    self._report(self._queue.popleft(), out_of_resources(error) or EngineError(str(error)))
+                    self._report(self._queue.popleft(), _failure_of(error))
 
     def _report(self, medium: PreparedMedium, error: Exception | None) -> None:
         """Have the engine thread take the result of an encoding. Until then, the medium is not encoded again."""
@@ -168,7 +168,7 @@ class MediaEncoder:
                 self._encode(medium)
             except Exception as error:
                 log.warning("%s could not be encoded: %s", medium.file.path or medium.file.kind, error)
-                failure = error if isinstance(error, EngineError) else EngineError(f"it cannot be encoded: {error}")
+                failure = _failure_of(error)
             with self._lock:
                 self._evict()
             self._report(medium, failure)
@@ -192,3 +192,10 @@ class MediaEncoder:
         medium.n_bytes = sum(memoryview(chunk.rows).nbytes for chunk in medium.chunks)
         seconds = time.perf_counter() - began_at
         log.debug("encoded %s of %d tokens in %.2f s", medium.file.kind, len(medium.tokens), seconds)
+
+
+def _failure_of(error: Exception) -> Exception:
+    """The error for the requests whose medium could not be encoded."""
+    if isinstance(error, EngineError):
+        return error
+    return out_of_resources(error) or EngineError(f"it cannot be encoded: {error}")
