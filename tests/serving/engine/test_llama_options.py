@@ -273,7 +273,7 @@ def test_batch_has_fewer_threads_on_busy_cores_only_if_it_is_short(
     with contextlib.closing(load_backend(DEMO, LoadOptions(n_ctx=256))) as backend:
         backend.facts = replace(backend.facts, n_params=n_params)
         backend.projector = SimpleNamespace(is_encoding=is_encoding)
-        backend._n_threads, backend._thread_count = 6, ThreadCount(6)
+        backend._n_threads_set, backend._thread_count = 6, ThreadCount(6)
         backend._thread_count.n = 2  # as if other processes used the cores
         with monkeypatch.context() as patched:
             patched.setattr(L, "llama_decode", lambda context, rows: 0)
