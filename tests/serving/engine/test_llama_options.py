@@ -120,15 +120,12 @@ def test_options_of_the_context(model: ContextFactory, options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
-def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(
-    model: ContextFactory, kv_type: str, monkeypatch
-):
+def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(model: ContextFactory, kv_type: str):
     """The context for vectors has the default type."""
     params, per_token = model._context_params(1024, 5), []
     for value in ("f16", kv_type):
-        monkeypatch.setattr(model, "options", replace(model.options, kv_type=value))
-        model.cache_pools(1 << 40)
-        per_token.append(model.vector_pools(params)[0].per_token)
+        factory = ContextFactory(model.pointer, replace(model.options, kv_type=value), model.gpus)
+        per_token.append(factory.vector_pools(params)[0].per_token)
     assert per_token[1] == pytest.approx(per_token[0], rel=0.02)
 
 
