@@ -184,8 +184,8 @@ def read_text_request(body: Fields) -> TextFields:
 def _message(message: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
     role = message.required_choice("role", ROLES)
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
-    content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
-    if role not in ("assistant", "tool") or message.get("content") is not None:
+    content = None
+    if role != "assistant" or message.get("content") is not None:
         content = read_text(message, "content", origin)
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)

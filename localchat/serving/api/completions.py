@@ -171,7 +171,7 @@ class NativeEncoder(Encoder[CompletionRequest]):
         prompt = self.request.prompt[choice.index // self.request.params.n]
         return {
             **self._chunk(choice, text),
-            "stop": True, "model": self.head.model, "generation_settings": dict(self.request.params.sampling),
+            "stop": True, "model": self.head.model, "generation_settings": self.head.sampling.fields(),
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "has_new_line": "\n" in choice.text(), "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",

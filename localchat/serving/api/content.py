@@ -60,6 +60,8 @@ def origins(roles: Iterable[Any]) -> list[Origin]:
 def read_text(holder: Fields, name: str, origin: Origin = Origin.NEW) -> str:
     """The text of a field that is a string or a list of parts. Parts are joined without a separator."""
     value = holder.get(name)
+    if value is None and origin is Origin.RESULT:  # Some programs send null for a tool that returned nothing.
+        return ""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from ..core import events
 from ..core.errors import ApiError
 from ..core.request import TextRequest
-from ..core.text import to_json
+from ..core.text import decode_json, to_json
 
 CONTENT, REASONING, CALL = "content", "reasoning", "call"
 # The kinds of block to which the events with text add it.
@@ -268,6 +268,19 @@ class ChoicesEncoder(Encoder[R]):
     def _totals(self) -> dict[str, Any]:
         usage = self.usage()
         return {"usage": usage.body(), "timings": usage.timings()}
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """The arguments of a call for an interface in which they are an object.
+
+    A model may generate others, unless the arguments are constrained. No call is left out for that: a field that no
+    tool has shows another value, `_value`, or a text that is no JSON since it is broken or cut, `_incomplete_json`.
+    """
+    try:
+        value = decode_json(text or "{}")
+    except (ValueError, RecursionError):
+        return {"_incomplete_json": text}
+    return value if isinstance(value, dict) else {"_value": value}
 
 
 def logprob_entry(

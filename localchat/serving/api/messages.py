@@ -12,10 +12,9 @@ from ..core.events import Usage
 from ..core.fields import Fields, without_nulls
 from ..core.params import read_params
 from ..core.request import ChatRequest
-from ..core.text import decode_json
 from .chat import ends_in_prefill
 from .content import MessageAt, Origin, messages_with_paths, part_text, read_messages, read_text
-from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, arguments_object
 from .response_formats import read_format_object
 from .tools import ToolAt, ToolFields, chosen_tools, function_tool, is_of_type, tool_call
 
@@ -127,7 +126,7 @@ def _user(message: Fields, role: str, origin: Origin) -> Iterator[dict[str, Any]
 
 def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.nonempty_text("tool_use_id")
-    text = "" if block.get("content") is None else read_text(block, "content", Origin.RESULT)
+    text = read_text(block, "content", Origin.RESULT)
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id, "content": text}
@@ -225,16 +224,7 @@ def _block_body(block: Block, *, is_open: bool = False) -> dict[str, Any]:
     """A content block, with its text unless it `is_open`."""
     text = "" if is_open else block.text
     if block.kind == CALL:
-        return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": _arguments(text)}
+        return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": arguments_object(text)}
     if block.kind == REASONING:
         return {"type": "thinking", "thinking": text, "signature": "" if is_open else _SIGNATURE}
     return {"type": "text", "text": text}
-
-
-def _arguments(text: str) -> Any:
-    """The arguments of a call as an object. Arguments cut by the length limit are kept as text in a field."""
-    try:
-        value = decode_json(text or "{}")
-    except (ValueError, RecursionError):
-        return {"_incomplete_json": text}
-    return value if isinstance(value, dict) else {"_value": value}

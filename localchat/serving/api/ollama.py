@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import re
@@ -18,12 +17,11 @@ from ..core.fields import Fields, without_nulls
 from ..core.media import IMAGE, Attachment
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import ChatRequest, CompletionRequest, EmbeddingsRequest, ResponseFormat, TextRequest, Vectors
-from ..core.text import decode_json
 from ..core.tool_results import results_of_calls
 from .chat import ROLES, ends_in_prefill
 from .content import MessageAt, Origin, messages_with_paths, origins, read_text
 from .embeddings import MAX_INPUTS, read_embeddings
-from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
+from .encoder import CALL, REASONING, Block, Choice, Encoder, arguments_object, logprob_entry
 from .response_formats import read_schema
 from .tools import ToolAt, called, chosen_tools, read_tools
 
@@ -237,7 +235,7 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def closed(self, choice: Choice, block: Block) -> None:
         # Ollama sends calls only when they are complete.
-        if calls := _calls([block]):
+        if calls := self._calls([block]):
             self._emit({"tool_calls": calls})
 
     def finish(self) -> None:
@@ -245,13 +243,25 @@ class OllamaEncoder(Encoder[TextRequest]):
 
     def body(self) -> dict[str, Any]:
         choice = self.choices[0]
-        others = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.blocks)}
+        others = {"thinking": choice.text(REASONING), "tool_calls": self._calls(choice.blocks)}
         return self._ended({"content": choice.text(), **{name: value for name, value in others.items() if value}})
 
     @staticmethod
     def message(fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a message as a field of an object."""
         return {"message": {"role": "assistant", **fields}}
+
+    def _calls(self, blocks: Sequence[Block]) -> list[dict[str, Any]]:
+        """The tool calls among these blocks, without the last one if the limit of tokens cuts it."""
+        choice = self.choices[0]
+        is_cut = choice.end is not None and choice.end.reason == "length"
+        return [
+            {"id": block.call.id, "function": {
+                "index": block.call.index, "name": block.call.name, "arguments": arguments_object(block.text),
+            }}
+            for block in blocks
+            if block.kind == CALL and not (is_cut and block is choice.blocks[-1])
+        ]  # fmt: skip
 
     def _emit(self, fields: dict[str, Any]) -> None:
         if self.request.stream:
@@ -281,18 +291,6 @@ class GenerateEncoder(OllamaEncoder):
     @staticmethod
     def message(fields: dict[str, Any]) -> dict[str, Any]:
         return {"response": fields.pop("content"), **fields}
-
-
-def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
-    """Complete tool calls. Those whose arguments are cut are left out."""
-    calls = []
-    for block in (block for block in blocks if block.kind == CALL):
-        with contextlib.suppress(ValueError, RecursionError):
-            arguments = decode_json(block.text or "{}")
-            if isinstance(arguments, dict):
-                function = {"index": block.call.index, "name": block.call.name, "arguments": arguments}
-                calls.append({"id": block.call.id, "function": function})
-    return calls
 
 
 def counts(usage: Usage) -> Mapping[str, int]:

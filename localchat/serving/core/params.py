@@ -7,6 +7,7 @@ vocabulary (token ids, texts in `logit_bias`) are in chat/model.py.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -202,6 +203,11 @@ class SamplingParams:
     # Added to the logits of token ids or of texts; minus infinity bans a token. `Model.sequence` sets it from the field
     # of GenerationParams.
     logit_bias: tuple[Bias, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """The parameters that are set, for a response: without the biases, which JSON cannot represent."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None and name != "logit_bias"}
 
 
 # Fields of features that this server does not have, each with the values that do not need the feature.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import hashlib
 import re
@@ -56,9 +55,8 @@ class StatusEndpoints:
         """The settings, with llama.cpp's field names. The path of the model file is left out."""
         model = self.service.loaded_model(exchange.query.get("model", ""))
         facts = model.engine.facts
-        sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
         body = {
-            "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
+            "default_generation_settings": {"params": model.sampling.fields(), "n_ctx": facts.n_ctx},
             "total_slots": facts.n_parallel, "model_alias": model.name, "build_info": f"localchat {__version__}",
             "modalities": {"vision": "image" in facts.modalities, "audio": "audio" in facts.modalities, "video": False},
             "workers": [{"endpoint": endpoint, "n_layers": n} for endpoint, n in facts.workers],

@@ -200,14 +200,17 @@ def test_likeliest_of_tokens_with_equal_text_is_kept():
     ],
 )
 def test_native_output_is_the_same_whole_and_streamed(fields: Any, content: str, stop_type: str, word: str):
+    fields = {"prompt": "xy", "temperature": 0.5, "seed": 1, **fields}
     with serving(endless) as running:
-        status, body = ask(running.port, "/completion", {"prompt": "xy", **fields})
-        _, (*chunks, last) = ask(running.port, "/completion", {"prompt": "xy", "stream": True, **fields})
+        status, body = ask(running.port, "/completion", fields)
+        _, (*chunks, last) = ask(running.port, "/completion", {"stream": True, **fields})
     assert (status, body["content"], body["stop"]) == (200, content, True)
     assert (body["stop_type"], body["stopping_word"], body["tokens_evaluated"]) == (stop_type, word, 2)
     assert "".join(chunk["content"] for chunk in chunks) == content
     assert not any(chunk["stop"] for chunk in chunks)
     assert "completion_probabilities" not in body
+    settings = body["generation_settings"]
+    assert (settings["temperature"], settings["samplers"][0]) == (0.5, "penalties")
     assert {**last, "timings": None} == {**body, "content": "", "timings": None}
 
 

@@ -39,6 +39,45 @@ def test_chat_has_thinking_content_whole_calls_and_counts(stream):
     assert last["total_duration"] >= last["eval_duration"] > 0
 
 
+# The JSON arguments of a call that a model may generate, and those of the response.
+ARGUMENTS = [
+    ("null", {}),
+    ("1", {"_value": 1}),
+    ('[{"a": 1}]', {"_value": [{"a": 1}]}),
+    ('{"a": *}', {"_incomplete_json": '{"a": *}}'}),
+    ('{"a": red}', {"a": "red"}),
+    ('{"a": 1}, "note": *', {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "arguments"), ARGUMENTS, ids=[text for text, _ in ARGUMENTS])
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/messages"])
+def test_call_is_never_left_out_for_its_arguments(path: str, text: str, arguments: Any):
+    output = CALL.replace('{"a": 1}', text)
+    with serving(generating(output), **BIG) as running:
+        fields = {"messages": [USER], "tools": TOOLS, "stream": False}
+        if path == "/v1/messages":
+            fields = {**fields, "tools": [{"name": "look", "input_schema": {}}], "max_tokens": 999}
+        status, body = ask(running.port, path, fields)
+    assert status == 200
+    if path == "/api/chat":
+        assert [call["function"]["arguments"] for call in body["message"]["tool_calls"]] == [arguments]
+    else:
+        assert [block["input"] for block in body["content"] if block["type"] == "tool_use"] == [arguments]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_call_that_the_limit_of_tokens_cuts_is_left_out(stream: bool):
+    with serving(generating(CALL + CALL), **BIG) as running:
+        options = {"num_predict": len(CALL) + CALL.index("1") + 1}
+        _, body = ask(
+            running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream, "options": options}
+        )
+    lines = body if stream else [body]
+    assert [len(line["message"]["tool_calls"]) for line in lines if "tool_calls" in line["message"]] == [1]
+    assert lines[-1]["done_reason"] == "length"
+
+
 def test_generate_with_template_raw_and_suffix():
     with serving(generating("yes"), **BIG) as running:
         _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})

@@ -78,6 +78,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         [CALL, assistant("a"), reasoning(content=texts("reasoning_text", "r")), RESULT],
         [assistant("a", tool_calls=[LOOKED], reasoning_content="r"), SEEN],
     ),
+    "a tool that returned nothing": ([{**RESULT, "output": None}], [{**SEEN, "content": ""}]),
     "custom call": (
         [{**CUSTOM, "type": "custom_tool_call", "input": "a\nb"}, {**RESULT, "type": "custom_tool_call_output"}],
         [assistant(tool_calls=[called("patch", {"input": "a\nb"})]), SEEN],

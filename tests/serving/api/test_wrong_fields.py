@@ -169,7 +169,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
         ({"input": [{**LOOK, "type": "function_call", "call_id": ""}]}, "input[0].call_id"),
-        ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": 5}]}, "input[0].output"),
         ({"tools": [{"name": "a"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{**LOOK, "strict": "true"}]}, "tools[0].strict"),

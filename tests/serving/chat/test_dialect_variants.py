@@ -47,7 +47,7 @@ CASES = {
     "mistral": [
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
         ("id at the end", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "123456789"}]', [(*NOW, "123456789")]),
-        ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
+        ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [NOW, '"id": <}]']),
     ],
     "deepseek-dsml": [("types of values", DSML.replace("|", outputs.BAR), [("now", '{"x": "3", "y": 3}')])],
     "qwen-coder": [
@@ -296,6 +296,8 @@ VALUES = [
     ({"type": "number"}, "NaN", '"NaN"'),
     ({"type": "integer"}, "-0x1f", "-31"),
     ({}, "[draft of it] yes", '"[draft of it] yes"'),
+    ({}, "[draft]", '"[draft]"'),
+    ({}, "{a: b}", '"{a: b}"'),
     ({"type": ["string", "array"]}, "{a: 1}", '"{a: 1}"'),
     ({"type": "object"}, "{a: 1}", '{"a": 1}'),
     # Python's compiler writes warnings of these.

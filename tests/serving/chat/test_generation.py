@@ -51,6 +51,8 @@ CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
         (CALL[:-15], "stop", "stop"),
         (CALL[:-13], "length", "length"),
         (CALL[:15], "length", "length"),
+        (CALL[:-13] + ', "note": "x', "length", "length"),
+        (CALL[:-13] + ', "note": *}', "stop", "tool_calls"),
         (CALL + "Hi", "length", "tool_calls"),
     ],
 )

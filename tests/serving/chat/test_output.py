@@ -41,7 +41,17 @@ CALLS = [
     ("in strings", tool_call(f'{{"name": "f", "arguments": {IN_STRINGS}}}'), [("f", IN_STRINGS)]),
     ("parameters", tool_call('{"name": "f", "parameters": {"a": 1}}'), [F]),
     ("no arguments", tool_call('{"name": "f"}'), [EMPTY]),
-    ("null arguments stay raw", tool_call('{"name": "f", "arguments": null}'), [("f", "null")]),
+    *(
+        (f"arguments {text}", tool_call(f'{{"name": "f", "arguments": {text}}}'), [("f", made)])
+        for text, made in (("null", "{}"), ("None", "{}"), ('"null"', "{}"), ("1", "1"), ("[1]", "[1]"))
+    ),
+    ("null before the name", tool_call('{"arguments": null, "name": "f"}'), [EMPTY]),
+    (
+        "a broken field after the arguments",
+        tool_call('{"name": "f", "arguments": {"a": 1}, "note": *}') + "x",
+        [F, '"note": *}\n</tool_call>x'],
+    ),
+    ("a field after the arguments that is cut", CALL[:-1] + ', "note": "x', [EMPTY]),
     (
         "words of Python",
         tool_call('{"name": "f", "arguments": {"a": True, "b": [None, NaN, -Infinity, FALSE], "None": "None"}}'),
@@ -66,6 +76,9 @@ CORRECTED = [
     ("comma before a bracket", '{"a": 1, "b": 2,}', '{"a": 1, "b": 2}'),
     ("commas left out", '{"a": 1 "b": [1\n2]"c":"d""e":[]}', '{"a": 1, "b": [1,\n2],"c":"d","e":[]}'),
     ("names without quotes", '{a: 1, b_c : "x"}', '{"a": 1, "b_c": "x"}'),
+    ("words without quotes", '{"a": hello, "b": [x_1, 01, 1.2.3]}', '{"a": "hello", "b": ["x_1", "01", "1.2.3"]}'),
+    ("a long number", "[" + "9" * 5000 + ", 1e999]", "[" + "9" * 5000 + ", 1e999]"),
+    ("numbers of Python", "[0x10, .5, +1, 1_000, 5., -.5]", "[16, 0.5, 1, 1000, 5.0, -0.5]"),
     ("control characters", '["a\nb\t"]', '["a\\nb\\t"]'),
     ("escapes that JSON does not have", '["\\d\\\'\\x41"]', '["\\\\d\\\\\'\\\\x41"]'),
     ("code that is no code", '["\\u00"]', '["\\\\u00"]'),
@@ -80,7 +93,7 @@ BROKEN = [
     ("name of a field that is cut", CALL_F + '"argu', [("f", '"argu')]),
     *(
         (f"broken arguments {text!r}", f'{CALL_F}"arguments": {text}', [("f", text)])
-        for text in ("[1", '{"a": "}', '["a\\', '["a\\u00', '{"a": [1}]', "[<", "}")
+        for text in ("[1", '{"a": tru', '{"a": hel', '{"a": "}', '["a\\', '["a\\u00', '{"a": [1}]', "[<", "}")
     ),
     ("cut in a string of JSON", CALL_F + '"arguments": "{\\"a', [("f", '"{\\"a')]),
 ]

@@ -15,8 +15,9 @@ from .values import ValueReader, decode, read_value
 class ObjectReader:
     """Reads one call.
 
-    The call begins at its name. If it breaks afterwards, the rest of its text is emitted as arguments. Fields other
-    than the name, arguments and id are skipped.
+    The call begins at its name. If it breaks before the end of its arguments, the rest of its text is emitted as
+    arguments; after them, the call is complete, and the broken field stays unread. Fields other than the name,
+    arguments and id are skipped.
     """
 
     format: CallFormat
@@ -25,7 +26,7 @@ class ObjectReader:
     calls: Calls
     _values: dict[str, str] = field(default_factory=dict)  # The JSON of fields that may be needed later, by their keys.
     _has_begun: bool = False
-    _has_arguments: bool = False
+    _has_arguments: bool = False  # Whether all arguments were emitted.
 
     def read(self) -> Reader[None]:
         """Read the object. Raises Mismatch, without an event, if it is not a call."""
@@ -38,6 +39,13 @@ class ObjectReader:
         except Mismatch:
             if not self._has_begun:
                 raise
+            if self._has_arguments:
+                if cursor.ended:  # The field is cut, and the call with it.
+                    cursor.end_record()
+                else:
+                    cursor.put_back()
+                self._end(is_cut=cursor.ended)
+                return
             calls.arguments(cursor.end_record())
             calls.release()
             yield from emit_broken_arguments(cursor, calls, *self.format.ends)
@@ -47,8 +55,12 @@ class ObjectReader:
         cursor.end_record()
         if not self._has_arguments:
             calls.arguments("{}")
-        calls.release(self._id)
-        calls.is_open = False
+        self._end()
+
+    def _end(self, *, is_cut: bool = False) -> None:
+        """End the call, whose arguments are complete."""
+        self.calls.release(self._id)
+        self.calls.is_open = is_cut
 
     @property
     def _id_key(self) -> str:
@@ -74,7 +86,7 @@ class ObjectReader:
             self._begin(key)
             yield from self._arguments()
         elif not self._has_begun and key == self.keys.name:
-            self._begin(decode((yield from read_value(self.cursor))))
+            self._begin(decode((yield from read_value(self.cursor, may_be_text=True))))
         elif self._has_begun and key in self._argument_keys and not self._has_arguments:
             yield from self._arguments()
         else:
@@ -82,7 +94,7 @@ class ObjectReader:
 
     def _key(self) -> Reader[str]:
         """Read the key of a field, and its colon."""
-        key = decode((yield from read_value(self.cursor)))
+        key = decode((yield from read_value(self.cursor, may_be_text=True)))
         yield from self.cursor.read_run()
         if not isinstance(key, str):
             raise Mismatch
@@ -104,16 +116,20 @@ class ObjectReader:
 
     def _arguments(self) -> Reader[None]:
         """Emit the arguments, which are next."""
-        self._has_arguments = True
-        if (yield from self.cursor.is_next('"')):
-            self.cursor.begin_record()
-            self.calls.arguments(_object_text((yield from read_value(self.cursor))))
-        else:
+        if (yield from self.cursor.is_next("{")):
             self.cursor.end_record()
             yield from ValueReader(self.cursor, self.calls.arguments).read()
+        else:
+            self.cursor.begin_record()
+            self.calls.arguments(_object_text((yield from read_value(self.cursor))))
+        self._has_arguments = True
 
 
 def _object_text(raw: str) -> str:
-    """The JSON of arguments. Some models write them as JSON within a JSON string."""
-    text = decode(raw)
-    return (text if text.strip() else "{}") if isinstance(text, str) else raw
+    """The JSON of arguments. Some models write them as JSON within a JSON string, or null if there are none.
+
+    Other values than objects stay as they are: the interfaces show them.
+    """
+    value = decode(raw)
+    text = value if isinstance(value, str) else raw
+    return text if text.strip() not in ("", "null") else "{}"

@@ -1,8 +1,9 @@
 """Reads values of arguments in JSON, or in the notations of Gemma 4 and LFM2, and emits them as JSON.
 
 Valid JSON is not changed. In other JSON, these are corrected: escapes that JSON does not have, control characters in
-strings, names without quotes, words such as True, None and NaN, and a comma that is missing or precedes a closing
-bracket. A value ends as broken at any other text, so that an unclosed value does not include the rest of the output.
+strings, names and words without quotes, words such as True, None and NaN, numbers that JSON writes in another way, and
+a comma that is missing or precedes a closing bracket. A value ends as broken at any other text, so that an unclosed
+value does not include the rest of the output.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from typing import Any
 
 from ...core.scan import Cursor, Emit, Markers, Mismatch, Reader
-from ...schema.types import ALL_TYPES
+from ...schema.types import ALL_TYPES, STRING
 from .bare_text import text_json, value_json
 
 GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
@@ -22,8 +23,10 @@ GEMMA_QUOTE = '<|"|>'  # The quotes around strings in the notation of Gemma 4. S
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 # The name of an argument or a field without quotes.
 NAME = re.compile(r"[^,:={}\[\]()\"'<]*")
-# A number or a word in JSON, and the JSON of words that models confuse. As in JavaScript, NaN becomes null.
+# A number or a word, a number of JSON, and the JSON of words in other cases or languages. As in JavaScript, NaN becomes
+# null.
 _JSON_WORD = re.compile(r"[+\-.\w]*")
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS = {
     "true": "true",
     "false": "false",
@@ -39,10 +42,13 @@ _PYTHON_ESCAPE = re.compile(
 )
 
 
-def read_value(cursor: Cursor) -> Reader[str]:
-    """Read the next JSON value. Returns its text, corrected. Raises Mismatch if it is broken."""
+def read_value(cursor: Cursor, *, may_be_text: bool = False) -> Reader[str]:
+    """Read the next JSON value. Returns its text, corrected. Raises Mismatch if it is broken.
+
+    With `may_be_text`, it is also broken at a word without quotes.
+    """
     texts: list[str] = []
-    yield from ValueReader(cursor, texts.append).read()
+    yield from ValueReader(cursor, texts.append, may_be_text=may_be_text).read()
     return "".join(texts)
 
 
@@ -55,7 +61,7 @@ def read_container(cursor: Cursor) -> Reader[tuple[str, str]]:
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
         with contextlib.suppress(Mismatch):
-            corrected = yield from read_value(cursor)
+            corrected = yield from read_value(cursor, may_be_text=True)
             return cursor.end_record(), corrected
     cursor.put_back()
     return "", ""
@@ -77,16 +83,26 @@ class ValueReader:
     LFM2      a="text", b=[1, True])
     """
 
-    def __init__(self, cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        emit: Emit,
+        *ends: str,
+        is_json: bool = True,
+        may_be_text: bool = False,
+        closer: str = "",
+    ) -> None:
         """`ends` are markers that no string without escapes may contain.
 
         With `is_json`, quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python. `closer` is
-        the closing bracket of named arguments, `a=1)`, which become an object; "": a value is next.
+        the closing bracket of named arguments, `a=1)`, which become an object; "": a value is next. With `may_be_text`,
+        a text such as `[draft]` is no list.
         """
         self._cursor = cursor
         self._emit = emit
         self._ends = ends
         self._is_json = is_json
+        self._may_be_text = may_be_text
         self._quotes = ('"',) if is_json else (GEMMA_QUOTE, '"', "'")
         self._brackets = "{[" if is_json else "{[("
         # The closing brackets of the open objects and lists, and of the named arguments around them.
@@ -168,6 +184,9 @@ class ValueReader:
         if self._is_json:
             word = yield from self._cursor.read_run(_JSON_WORD)
             word = _WORDS.get(word.lower(), word)
+            is_cut = self._cursor.ended and self._cursor.at == len(self._cursor.text)
+            if not (is_cut or _JSON_NUMBER.fullmatch(word)):
+                word = self._json_word(word)
         else:
             text = yield from self._cursor.next_run(_BARE_VALUE)
             word = value_json(text.strip(), ALL_TYPES) if text.strip() else ""
@@ -175,6 +194,11 @@ class ValueReader:
         if not word:
             raise Mismatch
         self._emit_item(word)
+
+    def _json_word(self, word: str) -> str:
+        """The JSON of a number in Python's notation or of a word; "" if it is neither."""
+        corrected = value_json(word, ALL_TYPES - STRING) if word else ""
+        return "" if self._may_be_text and corrected.startswith('"') else corrected
 
     def _string(self, quote: str) -> Reader[None]:
         """Read a string, whose opening quote was read."""
