@@ -20,7 +20,7 @@ class Delivery:
 
     def __init__(self, send: Callable[[Sequence[tuple[Any, ...]]], None]) -> None:
         self._send = send
-        # The id of the request and the output. Successive outputs of a sequence are joined unless they have progress.
+        # The id of the request and the output.
         self._outputs: list[tuple[int, StepOutput]] = []
         # By request and sequence: the index in `_outputs` of the output that the next one is joined to.
         self._joinable: dict[tuple[int, int], int] = {}
@@ -36,7 +36,11 @@ class Delivery:
         self._is_urgent = True
 
     def add(self, id: int, output: StepOutput) -> None:
-        """Take the output of a sequence of the request `id`."""
+        """Take the output of a sequence of the request `id`.
+
+        It is joined to the last output of the sequence that waits here. Progress is joined to no output, and no output
+        to progress. An end may be joined, and no output of the sequence follows it.
+        """
         place = self._joinable.get((id, output.sequence))
         if place is not None and output.progress is None:
             earlier = self._outputs[place][1]

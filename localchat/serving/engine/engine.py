@@ -261,9 +261,9 @@ class Engine:
         if not batch.chunks:
             return False
         for sequence in (chunk.sequence for chunk in batch.chunks):
-            if not sequence.n_sampled and (sequence.is_new or sequence.request.reports_progress):
+            if not sequence.n_sampled and (not sequence.has_reported_start or sequence.request.reports_progress):
                 sequence.deliver(progress=sequence.progress)
-                sequence.is_new = False
+                sequence.has_reported_start = True
         if batch.n_tokens > len(batch.chunks) + _SHORT_STEP_ROWS:
             self._send_due(True)
         self._compute(batch)

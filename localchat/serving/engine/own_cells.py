@@ -59,6 +59,7 @@ class OwnCells(KVCache):
         length = 0 if best is None else rank(best)[0]
         if best is None or length < _MIN_COPIED:
             return None
+        # Also without a seed: a later request with one may reuse the cells.
         n_exact = min(_exact_length(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
@@ -241,8 +242,10 @@ def _exact_length(sequence: Sequence, n_common: int, n_exact: int, n_recomputed:
     The first `n_exact` cells are exact for the tokens of the slot. Exact for the sequence are whole images, sounds and
     texts between them, and then whole tiles of the next text, of which at least `n_recomputed` tokens are left.
 
-    A prompt has 40 tokens, an image of 30 cells, and 150 tokens; of 200 common tokens all are exact for the slot. Exact
-    for the sequence are the first 70 cells, and 128 of the next 130, or 64 of them if 64 tokens must be left.
+    For example, a prompt is a text of 40 tokens, an image of 30 cells, and a text of 150 tokens: its `edges` are 0, 40,
+    70 and 220. `n_common` and `n_exact` are 200. The parts up to `start`, 70, are whole. Of the text behind it, 130
+    tokens are common (`n_in_text`), and two tiles are whole: 70 + 128 cells are exact for the sequence. With an
+    `n_recomputed` of 64, `n_in_text` is 86, so there is one tile: 70 + 64 cells.
     """
     n_most = sequence.n_reusable(min(n_common, n_exact))
     start = _end_of_whole_parts(sequence, n_common, n_most)

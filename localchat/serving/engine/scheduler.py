@@ -95,8 +95,7 @@ class Scheduler:
         return None
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Let a running sequence wait again. Its tokens stay as an idle prefix."""
-        self._is_full = False
+        """Let a running sequence wait again. Its tokens stay as an idle prefix, whose cells others may get."""
         self.running.remove(sequence)
         self._cache.release(sequence, keep=True)
         self.waiting = sorted([*self.waiting, sequence], key=lambda sequence: sequence.id)
@@ -110,6 +109,7 @@ class Scheduler:
             missing = sequence.missing_media(sequence.n_computed)
             if missing:
                 self._preempt(sequence)
+                self._is_full = False
                 self._encode(missing)
 
     def _admit(self) -> None:

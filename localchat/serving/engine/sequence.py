@@ -97,7 +97,9 @@ class Sequence:
         self.sampler = sampler
         self.index = index  # Which sequence of its request this is.
         self._deliver = deliver  # Gets each StepOutput.
-        self.is_new = True  # Whether no step has computed tokens of it.
+        # Whether its first progress was delivered, with which its prefill begins for the server. It stays so if the
+        # sequence is preempted.
+        self.has_reported_start = False
         self.submitted_at = time.perf_counter()
         # When the last step ended that computed tokens of it, by the clock of the KV cache. 0 before the first one: the
         # sequence then counts as one that has waited longest.
@@ -124,7 +126,8 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether more is missing than the newest token and forced ones.
 
-        This is a part of the prompt, or of the tokens of a preempted sequence.
+        This is a part of the prompt, or of the tokens of a preempted sequence. One of these that lacks at most
+        MAX_FORCED tokens beside the newest counts as decoding, with these as forced tokens.
         """
         return self.n_missing > 1 and (self.n_computed < self.n_prompt or self.n_missing > 1 + MAX_FORCED)
 

@@ -120,15 +120,12 @@ def test_options_of_the_context(model: ContextFactory, options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
-def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(
-    model: ContextFactory, kv_type: str, monkeypatch
-):
+def test_vectors_take_the_same_memory_whatever_the_type_of_the_cache_is(model: ContextFactory, kv_type: str):
     """The context for vectors has the default type."""
     params, per_token = model._context_params(1024, 5), []
     for value in ("f16", kv_type):
-        monkeypatch.setattr(model, "options", replace(model.options, kv_type=value))
-        model.cache_pools(1 << 40)
-        per_token.append(model.vector_pools(params)[0].per_token)
+        factory = ContextFactory(model.pointer, replace(model.options, kv_type=value), model.gpus)
+        per_token.append(factory.vector_pools(params)[0].per_token)
     assert per_token[1] == pytest.approx(per_token[0], rel=0.02)
 
 
@@ -273,7 +270,7 @@ def test_batch_has_fewer_threads_on_busy_cores_only_if_it_is_short(
     with contextlib.closing(load_backend(DEMO, LoadOptions(n_ctx=256))) as backend:
         backend.facts = replace(backend.facts, n_params=n_params)
         backend.projector = SimpleNamespace(is_encoding=is_encoding)
-        backend._n_threads, backend._thread_count = 6, ThreadCount(6)
+        backend._n_threads_set, backend._thread_count = 6, ThreadCount(6)
         backend._thread_count.n = 2  # as if other processes used the cores
         with monkeypatch.context() as patched:
             patched.setattr(L, "llama_decode", lambda context, rows: 0)

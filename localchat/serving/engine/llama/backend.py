@@ -38,6 +38,7 @@ class LlamaBackend:
         vocabulary: Vocabulary,
         facts: ModelFacts,
         limits: CacheLimits,
+        n_ids: int,
         projector: LlamaProjector | None = None,
         adapters: Sequence[Any] = (),
         *,
@@ -45,7 +46,9 @@ class LlamaBackend:
         new_watchdog: NewWatchdog = contextlib.nullcontext,
         vector_pools: Callable[[Any], Sequence[MemoryPool]] = lambda params: (),
     ):
-        """`adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model.
+        """`n_ids` is the number of llama.cpp's sequence ids for each slot.
+
+        `adapters` are llama.cpp's, in the order of `facts.adapters`. They are freed with the model.
 
         What computes on workers runs within `new_watchdog()`. With `adapts_threads`, short steps have fewer threads
         while other processes use the cores. For `vector_pools` see `LlamaEmbedding`.
@@ -63,10 +66,9 @@ class LlamaBackend:
         self._context = context
         self._memory = L.llama_get_memory(context)
         # The sequence ids of llama.cpp for each slot.
-        n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
-        self._n_threads: int = L.llama_n_threads(context)
-        self._thread_count = ThreadCount(self._n_threads) if adapts_threads else None
+        self._n_threads_set: int = L.llama_n_threads(context)  # What the context has now.
+        self._thread_count = ThreadCount(self._n_threads_set) if adapts_threads else None
         self._rows = BatchRows(limits.n_batch, n_ids)
         # Results of the last batch: the index of the output of each row with logits, and the logits
         # [outputs, vocabulary].
@@ -159,9 +161,9 @@ class LlamaBackend:
             n_threads = count.n
         else:
             n_threads = count.most
-        if n_threads != self._n_threads:
+        if n_threads != self._n_threads_set:
             L.llama_set_n_threads(self._context, n_threads, n_threads)
-            self._n_threads = n_threads
+            self._n_threads_set = n_threads
         if is_encoding or not is_short:
             with count.leaving_out():
                 return L.llama_decode(self._context, rows)  # type: ignore[no-any-return]  # ctypes

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,8 +49,9 @@ class ContextFactory:
         self.n_ids = 2 if self.has_window and self.can_truncate else 1
         # The number of llama.cpp's sequences (n_seq_max) in a context in which all share the cells. In one with streams
         # it is the number of streams, which is smaller.
-        n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
-        self.n_unified_sequences = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
+        n_wanted_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
+        self.n_unified_sequences = min(n_wanted_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
+        self._n_unified_slots = self.n_unified_sequences // self.n_ids
         # The limit of rows with logits in a step (n_outputs_max). llama.cpp ends the process if it is below n_seq_max,
         # so both layouts have the larger number.
         self.max_outputs = self.n_unified_sequences
@@ -67,11 +69,9 @@ class ContextFactory:
         self.projector_is_on_gpu = self.uses_gpus and projector_gpu(gpus) is not None
         # The limit of rows of one pass through the layers (n_ubatch).
         self.n_pass = _PASS
-        # Bytes of the KV cache for each token, and of the recurrent state of a sequence.
-        self._kv_bytes, self._state_bytes = 0, 0
 
     def widen_pass(self, n_rows: int) -> None:
-        """Let one pass compute so many rows, if that is more than before. Call this before `cache_pools`."""
+        """Let one pass compute so many rows, if that is more than before. Later calls of other methods count them."""
         self.n_pass = max(self.n_pass, n_rows)
 
     def cache_pools(self, n_free_for_model: int | None) -> list[MemoryPool]:
@@ -79,7 +79,7 @@ class ContextFactory:
 
         `n_free_for_model` are the free bytes of the machine for the model and its context; None: not known.
         """
-        kv_bytes, state_bytes = self._kv_bytes, self._state_bytes = self._measured_cache()
+        kv_bytes, state_bytes = self._cache_bytes
         # The attention mask has 16 bits for each row and token, in each pool.
         mask_bytes = 2 * self.n_pass if kv_bytes else 0
         pass_bytes = self.n_pass * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
@@ -101,11 +101,11 @@ class ContextFactory:
     def vector_pools(self, params: Any) -> list[MemoryPool]:
         """The pools of a second context, for vectors, with these parameters of llama.cpp.
 
-        It is created while the model is in use, so the free memory is that of this moment. Call `cache_pools`
-        before.
+        It is created while the model is in use, so the free memory is that of this moment.
         """
         n_rows = params.n_ubatch
-        kv_bytes = self._kv_bytes * _F16_RATIO[self.options.kv_type]
+        kv_bytes, state_bytes = self._cache_bytes
+        kv_bytes *= _F16_RATIO[self.options.kv_type]
         # For each row and token, the mask has a number, and without flash attention each head a score.
         n_heads = L.llama_model_n_head(self.pointer)
         has_scores = params.flash_attn_type == L.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -113,7 +113,7 @@ class ContextFactory:
         if L.llama_model_is_recurrent(self.pointer):
             scores_bytes = 0
         pass_bytes = n_rows * (L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW + self.n_vocab) * 4
-        state_bytes = params.n_seq_max * self._state_bytes
+        state_bytes *= params.n_seq_max
         output_bytes = n_rows * self.n_vocab * 4  # In the memory of the machine, wherever the layers are.
         free, share = free_memory(), self._gpu_share
         if free is not None:  # The system counts the weights that are mapped from files as free.
@@ -131,7 +131,8 @@ class ContextFactory:
         n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None  # Some drivers report 0.
         return MemoryPool(n_free, per_token, fixed, ", ".join(gpu.name for gpu in self.gpus))
 
-    def _measured_cache(self) -> tuple[int, int]:
+    @functools.cached_property
+    def _cache_bytes(self) -> tuple[float, float]:
         """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
 
         llama.cpp reports only their sum, for the computed tokens of a sequence. So two tokens are computed in a small
@@ -189,7 +190,8 @@ class ContextFactory:
         n_parallel, n_batch = self.options.n_parallel, L.llama_n_batch(context)
         # The devices of workers may be CPUs, and a step waits for the network.
         tuning = GPU if self.is_on_gpus and not self.options.workers else CPU
-        n_drafted = min(tuning.max_drafted, min(self.max_outputs // self.n_ids, n_batch) - n_parallel)
+        # With its drafts, a step has no more rows with logits than there are slots, which `max_outputs` allows.
+        n_drafted = min(tuning.max_drafted, min(self._n_unified_slots, n_batch) - n_parallel)
         return CacheLimits(
             n_cells=L.llama_n_ctx(context),
             n_parallel=n_parallel,

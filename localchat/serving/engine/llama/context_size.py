@@ -26,7 +26,7 @@ GPU_RESERVE_BYTES = 1 << 30
 LARGEST_SHARE = 0.95
 MIN_TOKENS = 512  # The smallest default size.
 _UNLIMITED = 1 << 30  # The number of tokens that fit if the free memory is not known.
-# The streams of idle prefixes, if memory allows.
+# The most streams for idle prefixes.
 IDLE_STREAMS = 8
 # llama.cpp rounds the size of a KV cache up to a multiple of this.
 STEP = 256
@@ -81,8 +81,10 @@ def context_size(
     """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
 
     With `may_have_streams`, the sequences have their own cells if the default size holds a whole context for each
-    running one and one for an idle prefix. Raises NotEnoughMemory if the size in the options does not fit, or if the
-    default limit of a request would be larger without the idle models.
+    running one and at least one for idle prefixes; up to IDLE_STREAMS are for these.
+
+    Raises NotEnoughMemory if the size in the options does not fit, or if the default limit of a request would be larger
+    without the idle models.
     """
     tightest = min(pools, key=MemoryPool.n_tokens)
     if options.n_ctx > (n_largest := tightest.n_tokens()):

@@ -70,9 +70,9 @@ def _load_within_watchdog(
     pointers, adapters = _load_adapters(model, path, options)
     n_adapter_bytes = sum(weight_bytes(adapter.path) for adapter in adapters)
     n_projector_bytes = projector_bytes(options.mmproj) if options.mmproj else 0
+    n_beside = n_adapter_bytes + (0 if factory.projector_is_on_gpu else n_projector_bytes)
     # The factory subtracts the weights of the model, since it knows which of them are on the machine.
-    n_free_for_model = _less(n_free, n_adapter_bytes + (0 if factory.projector_is_on_gpu else n_projector_bytes))
-    pools = factory.cache_pools(n_free_for_model)
+    pools = factory.cache_pools(_less(n_free, n_beside))
     context, n_ctx, limits = factory.new_context(pools)
     if projector is not None:
         projector.limit_pass(L.llama_n_ubatch(context))
@@ -99,6 +99,7 @@ def _load_within_watchdog(
         vocabulary,
         facts,
         limits,
+        factory.n_ids,
         projector,
         pointers,
         adapts_threads=adapts_threads,

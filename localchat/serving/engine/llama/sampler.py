@@ -118,11 +118,10 @@ class Sampler:
         self._sampling = _with_limited_windows(request.sampling, n_ctx)
         # How many tokens `min_tokens` still requires, and the tokens that end an output, which it forbids until then.
         self._n_required = params.min_tokens
-        self._too_early = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
-        # The tokens that are never sampled.
-        self._forbidden = sorted(ends) if params.ignore_eos else []
-        # The tokens that the chain forbids, and all those whose logits it changes at every step.
-        self._banned, self._biased = self._biased_tokens()
+        self._forbidden_at_first = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
+        self._forbidden_always = sorted(ends) if params.ignore_eos else []
+        # The tokens that the chain forbids now, by these two and by biases, and all whose logits it changes now.
+        self._forbidden, self._biased = self._biased_tokens()
         self._reasoning: ReasoningTracker | None = None
         if budget := request.reasoning_budget:
             texts = (vocabulary.tokenize(text, parse_special=is_markup) for text, is_markup in budget.closing)
@@ -182,12 +181,19 @@ class Sampler:
             self._grammar.accept(token)
         if self._reasoning is not None:
             self._reasoning.feed(self._vocabulary.all_pieces[token])
-        if self._too_early:
+        if self._forbidden_at_first:
             self._n_required -= 1
             if not self._n_required:
                 self._end_min_tokens()
 
     def _sample(self, context: Any, row: int, logits: Any) -> int:
+        """Sample a token in the fastest of four ways.
+
+        1. No chain: the token with the largest logit that the grammar allows.
+        2. A chain, and no grammar: llama.cpp reads all logits.
+        3. A grammar that allows nearly all tokens: the same, after the logits of the others are overwritten.
+        4. Otherwise, or if the request wants its candidates: the chain gets an array of the allowed tokens.
+        """
         if self._chain is None:
             # argmax takes a tenth of the time of llama.cpp, which copies the candidates first.
             token = int(logits.argmax())
@@ -208,7 +214,7 @@ class Sampler:
 
     def _choose(self, ids: Any, logits: Any) -> int:
         """The token that the chain selects among these. If biases forbid all of them, the likeliest one."""
-        if len(ids) <= len(self._banned) and self._banned.issuperset(ids.tolist()):
+        if len(ids) <= len(self._forbidden) and self._forbidden.issuperset(ids.tolist()):
             self._sampled_from = None
             return int(ids[logits.argmax()])
         data = np.zeros(len(ids), _CANDIDATE)
@@ -239,15 +245,16 @@ class Sampler:
     def _biased_tokens(self) -> tuple[set[int], set[int]]:
         """The tokens that are forbidden, and all those with biases. Penalties change the logits of further ones."""
         biases = cast("Sequence[tuple[int, float]]", self._sampling.logit_bias)
-        banned = {*self._too_early, *self._forbidden, *(id for id, bias in biases if bias == -math.inf)}
-        return banned, banned.union(id for id, _ in biases)
+        by_bias = (id for id, bias in biases if bias == -math.inf)
+        forbidden = {*self._forbidden_at_first, *self._forbidden_always, *by_bias}
+        return forbidden, forbidden.union(id for id, _ in biases)
 
     def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         weakref.finalize(self, L.llama_sampler_free, self._chain)
         # The first sampler of the chain: `_end_min_tokens` removes it.
-        self._add_biases([(id, -math.inf) for id in self._too_early])
-        self._add_biases([(id, -math.inf) for id in self._forbidden])
+        self._add_biases([(id, -math.inf) for id in self._forbidden_at_first])
+        self._add_biases([(id, -math.inf) for id in self._forbidden_always])
         self._add_biases(self._sampling.logit_bias)
         for name, *arguments in steps:
             # "infill" chooses the end token if the output should end.
@@ -263,8 +270,8 @@ class Sampler:
     def _end_min_tokens(self) -> None:
         """Allow the tokens that end the output."""
         L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
-        self._too_early = []
-        self._banned, self._biased = self._biased_tokens()
+        self._forbidden_at_first = []
+        self._forbidden, self._biased = self._biased_tokens()
 
     def _accept_in_chain(self, token: int) -> None:
         if self._chain is not None:
