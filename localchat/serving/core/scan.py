@@ -78,17 +78,18 @@ def _compiled(literals: tuple[str, ...]) -> Pattern[str]:
 
 
 class Cursor:
-    """The unread text, and a record of the text that was read last, which can become unread again.
+    """The unread text, and the text since the last checkpoint, which can become unread again.
 
-    There is one record: `begin_record` drops an earlier one. A reader that finds that a text is a call ends the record
-    in which its caller would put the text back.
+    A reader that tries a text begins with `checkpoint` and ends with `rewind`, if the text is another one, or with
+    `commit`. There is one checkpoint: a later one takes the place of an earlier one. So a reader that is certain of its
+    text commits also for its caller, whose `rewind` then has no effect.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.ended = False  # Set when no more text will come, so that no text is held back.
-        self._start: int | None = None  # Where the record begins; None: there is none.
+        self._start: int | None = None  # The checkpoint; None: there is none.
 
     @property
     def done(self) -> int:
@@ -110,18 +111,19 @@ class Cursor:
         """Make the text unread again that was read last, since the last `yield`."""
         self.at -= len(text)
 
-    def begin_record(self) -> None:
+    def checkpoint(self) -> None:
+        """Keep the text that is read from here on, up to the next `commit` or `rewind`."""
         self._start = self.at
 
-    def end_record(self) -> str:
-        """Stop recording, and return the record; "" if there is none."""
+    def commit(self) -> str:
+        """Remove the checkpoint, and return the text that was read since then; "" if there is none."""
         text = "" if self._start is None else self.text[self._start : self.at]
         self._start = None
         return text
 
-    def put_back(self) -> None:
-        """Make the recorded text unread again, and stop recording."""
-        self.at -= len(self.end_record())
+    def rewind(self) -> None:
+        """Make the text since the checkpoint unread again, and remove the checkpoint."""
+        self.at -= len(self.commit())
 
     def has_text(self) -> Reader[bool]:
         """Wait until there is unread text. Returns False at the end of the output."""
@@ -171,13 +173,13 @@ class Cursor:
 
     def read_whole(self, *literals: str) -> Reader[str | None]:
         """Read white space and one of these literals. Returns None and reads nothing if another text is next."""
-        self.begin_record()
+        self.checkpoint()
         yield from self.read_run()
         literal = yield from self.read_one_of(*filter(None, literals))
         if literal:
-            self.end_record()
+            self.commit()
         else:
-            self.put_back()
+            self.rewind()
         return literal
 
     def expect(self, *literals: str) -> Reader[str]:

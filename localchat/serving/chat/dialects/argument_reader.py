@@ -57,7 +57,7 @@ class ArgumentReader:
         start = self._format.before_key
         end: End = yield from self._cursor.expect(start, *self._call_ends)
         self._calls.start(self._tool)
-        self._cursor.end_record()
+        self._cursor.commit()
         if end == start:
             end = yield from self._items(*self._call_ends, types=frozenset({"object"}))
         else:
@@ -73,17 +73,19 @@ class ArgumentReader:
         The first `before_key` was read already. `ends` are the markers after the last item, `types` are those that the
         schema allows, `path` is that of `Calls.types_at`: empty for the arguments themselves.
         """
-        start = self._format.before_key
-        before, is_list = "", False
-        end: End = start
-        while end == start:
+        next_item = self._format.before_key
+        is_first, is_list = True, False
+        end: End = next_item
+        while end == next_item:
             name = (yield from self._cursor.read_until(self._format.after_key))[0].strip()
             # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
-            is_list = is_list or (not before and name == _ITEM and types != {"object"})
-            before = ", " if before else "[" if is_list else "{"
-            self._calls.arguments(before if is_list else f"{before}{json.dumps(name, ensure_ascii=False)}: ")
+            is_list = is_list or (is_first and name == _ITEM and types != {"object"})
+            key = "" if is_list else json.dumps(name, ensure_ascii=False) + ": "
+            self._calls.arguments((("[" if is_list else "{") if is_first else ", ") + key)
+            is_first = False
             end = yield from self._value(name, (*path, None if types == {"array"} else name))
-            if end not in (start, *self._call_ends, NoMarker.OUTPUT_END):  # It is the end tag of this value.
+            has_end_tag = end not in (next_item, *self._call_ends, NoMarker.OUTPUT_END)
+            if has_end_tag:
                 end = yield from self._after_item(*ends, is_element=bool(path))
         if end is not NoMarker.OUTPUT_END:
             self._calls.arguments("]" if is_list else "}")
@@ -162,10 +164,10 @@ class ArgumentReader:
     def _begins_element(self) -> Reader[bool]:
         """Read white space and the start of an element; nothing if another text is next."""
         start = self._format.before_key
-        self._cursor.begin_record()
+        self._cursor.checkpoint()
         yield from self._cursor.read_run()
         if (yield from self._cursor.read_one_of(start, self._any_end, *self._call_ends)) == start:
-            self._cursor.end_record()
+            self._cursor.commit()
             return True
-        self._cursor.put_back()
+        self._cursor.rewind()
         return False

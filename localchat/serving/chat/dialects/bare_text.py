@@ -27,9 +27,9 @@ def text_json(text: str) -> str:
 def value_json(raw: str, types: frozenset[str], *, json_text: str = "") -> str:
     """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
 
-    `json_text` is the text without errors of its JSON, if it has any. An empty text is an empty object or list if no
-    other type is allowed. Python literals such as True and None are accepted, too. But a number that JSON writes in
-    another way, such as 0x10, stays text if text is allowed.
+    `json_text` is `raw` with the errors of its JSON corrected; "": there are none. An empty text is an empty object or
+    list if no other type is allowed. Python literals such as True and None are accepted, too. But a number that JSON
+    writes in another way, such as 0x10, stays text if text is allowed.
     """
     text, is_json = (json_text or raw).strip(), True
     if not text and types in ({"object"}, {"array"}):

@@ -20,7 +20,7 @@ from .values import NAME, ValueReader, read_value
 def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
 
-    Raises Mismatch, without an event, if the text is not a call; `cursor.put_back()` makes it unread again.
+    Raises Mismatch, without an event, if the text is not a call; `cursor.rewind()` makes it unread again.
     """
     if format.keys is not None or format.notation == "python":
         yield from _listed_calls(format, cursor, calls)
@@ -82,12 +82,12 @@ def _listed_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[No
                 yield from ObjectReader(format, format.keys, cursor, calls).read()
             if calls.is_open:  # The arguments are broken or cut: what follows was read with them.
                 return
-            cursor.begin_record()  # The separator stays unread if no call follows.
+            cursor.checkpoint()  # The separator stays unread if no call follows.
             yield from cursor.read_end(",", ";")
     except Mismatch:
         if calls.n_begun == n_before:
             raise
-    cursor.put_back()
+    cursor.rewind()
     if is_list:
         yield from cursor.read_end("]", ",]")
     yield from cursor.read_end(*format.ends)
@@ -147,7 +147,7 @@ def read_arguments(
     The text of broken arguments is emitted as it is. For `is_json` and `closer` see `ValueReader`.
     """
     calls.start(name, call_id)
-    cursor.end_record()
+    cursor.commit()  # It is a call, which the caller can no longer make unread.
     yield from cursor.read_run()
     try:
         if closer or (yield from cursor.is_next("{")):
@@ -170,7 +170,7 @@ def _python_call(cursor: Cursor, calls: Calls, format: CallFormat) -> Reader[Non
     name = (yield from cursor.expect(*(name + "(" for name in calls.names))).removesuffix("(")
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
-    if not first or first not in ("=" if key.strip() else "{)"):
+    if first not in (("=",) if key.strip() else ("{", ")")):  # a=1, or an object, or no arguments.
         raise Mismatch
     has_object = first == "{"
     closer = "" if has_object else ")"

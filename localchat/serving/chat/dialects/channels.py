@@ -31,9 +31,9 @@ class ChannelParser(OutputParser):
         if self._prompt_end.header is not None:
             yield from self._message(self._prompt_end.header, "")
         while (yield from cursor.has_text()):
-            cursor.begin_record()
+            cursor.checkpoint()
             header = yield from self._header()
-            text = cursor.end_record()
+            text = cursor.commit()
             if header is not None:
                 cursor.unread(text)
                 yield from self._message(header, text)

@@ -129,7 +129,7 @@ class Dialect:
 
     @property
     def preserved(self) -> tuple[str, ...]:
-        """The markers that the parser needs as text, even if they are control tokens and if it drops them."""
+        """The markers that the parser needs as text, also if they are control tokens. It drops some of them itself."""
         of_calls = (marker for format in self.formats for marker in format.markers)
         around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))

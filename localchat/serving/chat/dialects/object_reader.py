@@ -42,18 +42,18 @@ class ObjectReader:
                 raise
             if self._has_arguments:
                 if cursor.ended:  # The field is cut, and the call with it.
-                    cursor.end_record()
+                    cursor.commit()
                 else:
-                    cursor.put_back()
+                    cursor.rewind()
                 self._end(is_cut=cursor.ended)
                 return
-            calls.arguments(cursor.end_record())
+            calls.arguments(cursor.commit())
             calls.release()
             yield from emit_broken_arguments(cursor, calls, *self.format.ends)
             return
         if not self._has_begun:
             raise Mismatch
-        cursor.end_record()
+        cursor.commit()
         if not self._has_arguments:
             calls.arguments("{}")
         self._end()
@@ -79,7 +79,7 @@ class ObjectReader:
 
     def _field(self) -> Reader[None]:
         if self._has_begun:
-            self.cursor.begin_record()
+            self.cursor.checkpoint()
         key = yield from self._key()
         # Without an opener, the object may be JSON content, which must be streamed without delay.
         if not self.format.opener and key not in (self.keys.name, *self._argument_keys, self._id_key, "type"):
@@ -110,7 +110,7 @@ class ObjectReader:
             raise Mismatch
         self._name = name
         self.calls.start(name, self._id, id_is_last=self.format.id_is_last)
-        self.cursor.end_record()
+        self.cursor.commit()
         self._has_begun = True
         earlier = [self._values[key] for key in self._argument_keys if key in self._values]
         if earlier:
@@ -120,10 +120,10 @@ class ObjectReader:
     def _arguments(self) -> Reader[None]:
         """Emit the arguments, which are next."""
         if (yield from self.cursor.is_next("{")):
-            self.cursor.end_record()
+            self.cursor.commit()
             yield from ValueReader(self.cursor, self.calls.arguments).read()
         else:
-            self.cursor.begin_record()
+            self.cursor.checkpoint()
             self.calls.arguments(_object_text((yield from read_value(self.cursor))))
         self._has_arguments = True
 

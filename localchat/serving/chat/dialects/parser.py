@@ -294,7 +294,7 @@ class OutputParser:
         try:
             yield from self._call_in(self._dialect.formats_after(opener), calls=self._call_probe)
         except CallFound:
-            self._cursor.put_back()
+            self._cursor.rewind()
             return True
         return False
 
@@ -323,16 +323,16 @@ class OutputParser:
         """Run the reader of a call, and read the white space after the call. If it finds none, read nothing."""
         cursor = self._cursor
         with self._raw_text.of_call():
-            cursor.begin_record()
+            cursor.checkpoint()
             cursor.take(len(prefix))
             try:
                 while skipped and (yield from cursor.read_end(*skipped)):
                     pass
                 yield from call_reader
             except Mismatch:
-                cursor.put_back()
+                cursor.rewind()
                 return False
-            cursor.end_record()
+            cursor.commit()
             yield from cursor.read_run()
             return True
 

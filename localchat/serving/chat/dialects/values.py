@@ -57,13 +57,13 @@ def read_container(cursor: Cursor) -> Reader[tuple[str, str]]:
 
     Returns its text as it was generated, and corrected; "" and "" if nothing was read.
     """
-    cursor.begin_record()
+    cursor.checkpoint()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
         with contextlib.suppress(Mismatch):
             corrected = yield from read_value(cursor, may_be_text=True)
-            return cursor.end_record(), corrected
-    cursor.put_back()
+            return cursor.commit(), corrected
+    cursor.rewind()
     return "", ""
 
 
