@@ -38,7 +38,7 @@ GOLDEN = {name: text for name, text in ALL.items() if name not in WITHOUT_REASON
 # The call ids of families whose models generate them. The other families get new ids.
 OWN_IDS = {
     "kimi-k2": ["functions.weather:0", "functions.now:0"],
-    **{name: ["0", "id0"] for name in ("mistral", "solar", "cohere")},
+    **{name: ["0", "id0"] for name in ("mistral", "solar")},
 }
 
 

@@ -85,6 +85,7 @@ def is_empty(grammar: str, start: str = "") -> bool:
     matcher = LLMatcher(_tokenizer(), grammar, log_level=0)
     if matcher.is_error():
         return False
-    n_taken = matcher.try_consume_tokens(list(start.encode())) if start else 0
+    tokens = [*start.encode()]
+    n_taken = matcher.try_consume_tokens(tokens) if tokens else 0
     # The first 32 bytes of the mask are those of the 256 bytes; the end of the text follows.
-    return n_taken < len(start) or not (matcher.is_accepting() or any(matcher.compute_bitmask()[:32]))
+    return n_taken < len(tokens) or not (matcher.is_accepting() or any(matcher.compute_bitmask()[:32]))

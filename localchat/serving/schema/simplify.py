@@ -94,12 +94,15 @@ def _with_null(schema: Schema) -> Schema:
 def _without_listed_patterns(schema: Schema) -> Schema:
     """A schema whose patterns of a few names are properties, so that no name is repeated. It changes
 
-    {"patternProperties": {"^(a|b)$": A}}    to {"properties": {"a": A, "b": A}}
+        {"patternProperties": {"^(a|b)$": A}}    to {"properties": {"a": A, "b": A}, "additionalProperties": true}
+
+    A schema that declares no properties stays open to other names: properties would close it.
     """
     listed = {pattern: whole_names(pattern) for pattern in schema.get("patternProperties", ())}
     if not any(listed.values()):
         return schema
-    schema = {**schema, "properties": dict(schema.get("properties", {}))}
+    others_by_default = {} if "properties" in schema else {"additionalProperties": True}
+    schema = {**others_by_default, **schema, "properties": dict(schema.get("properties", {}))}
     patterns, properties = schema.pop("patternProperties"), schema["properties"]
     for pattern, names in listed.items():
         for name in names:

@@ -237,6 +237,13 @@ def test_gemma_writes_names_in_the_order_of_its_template():
     assert text == '<|tool_call>call:f{a:{C:3,d:2},B:[true,null,<|"|>x<|"|>,[]]}<tool_call|>'
 
 
+@pytest.mark.parametrize("text", ["<![CDATA[q]]>", "x</param>y", "]]>", "plain"])
+def test_text_is_written_in_the_format_of_values_that_can_have_it(text):
+    tools = [{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}}]
+    written = DIALECTS["minicpm5"].calls[0].written([{"name": "f", "arguments": {"a": text}}])
+    assert calls_of(parse([written], DIALECTS["minicpm5"], tools=tools)) == [("f", {"a": text})]
+
+
 @pytest.mark.parametrize("is_open", [False, True], ids=["opened", "opened by the prompt"])
 @pytest.mark.parametrize("name", outputs.GOLDEN)
 def test_call_ends_reasoning_that_was_never_closed(name, is_open):

@@ -154,6 +154,10 @@ ENFORCED = {
     "anchor": (
         {"items": {"$ref": "#i"}, "$defs": {"x/y": {"$anchor": "i", "type": "integer"}}}, ["[1]"], ['["a"]', "[0.5]"],
     ),
+    "patterns of names close no object": (
+        {"type": "object", "patternProperties": {"^x": INTEGER, "^a$": INTEGER}},
+        ['{"a": 1, "z": "q"}', '{"x1": 1}'], ['{"a": "', '{"x1": "'],
+    ),
     "places with names alike": (
         {"required": ["x", "y", "z"], "properties": {
             "a": {"type": "array", "items": INTEGER}, "a.items": TEXT, "a/items": {"type": "null"},

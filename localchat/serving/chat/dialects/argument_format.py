@@ -59,6 +59,12 @@ class ValueFormat(NamedTuple):
         """Whether strings are bare text, without quotes and escapes."""
         return bool(self.marker)
 
+    def can_have(self, value: Any) -> bool:
+        """Whether the parser reads this value, written in this format, as the same value."""
+        is_bare = self.has_bare_text and isinstance(value, str)
+        is_other = is_bare and ((self.not_start and value.startswith(self.not_start)) or self.marker in value)
+        return bool(types_of(value) & self.types) and not is_other
+
 
 @dataclass(frozen=True)
 class ArgumentFormat:
@@ -115,7 +121,8 @@ class ArgumentFormat:
         return re.fullmatch(r"[^\s<>\"'/\[\](){}=,:]+", name) is not None
 
     def written(self, name: str, value: Any, notation: str) -> str:
-        format = next(format for format in reversed(self.values) if types_of(value) & format.types)
+        formats = [format for format in reversed(self.values) if types_of(value) & format.types]
+        format = next((format for format in formats if format.can_have(value)), formats[0])
         text = value if format.has_bare_text and isinstance(value, str) else written_value(value, notation)
         start, end = filled(format.start, name), filled(format.end, name)
         return f"{start}\n{text}\n{end}" if self.value_on_lines else start + text + end

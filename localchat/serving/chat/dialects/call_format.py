@@ -79,6 +79,16 @@ class CallId(NamedTuple):
     def hole(self) -> Hole:
         return Hole.NUMBER if self.is_number else Hole.ID
 
+    def id_of_call(self, name: str, generated: Any) -> Any:
+        """The id that the client gets of a call, from the id that the model generated; None: the call needs a new one.
+
+        A number alone is none: it begins again with each message, and clients need ids that are unique in the
+        conversation. The templates of these families do not read the ids of earlier calls.
+        """
+        if self.is_number and self.template == "{id}":
+            return None
+        return self.template.format(name=name, id=generated) if isinstance(generated, str) else None
+
 
 class CallHeader(NamedTuple):
     """The texts around the name of the tool in a header before each call."""

@@ -31,9 +31,8 @@ def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]
 def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call that is a name and arguments: `<function=f>{"a": 1}`, or with a text around each argument."""
     head = text_of(format.section_begin, format.call_head)
-    name, call_id = yield from _head(cursor, head, calls)
-    if format.id is not None:
-        call_id = format.id.template.format(name=name, id=call_id)
+    name, generated_id = yield from _head(cursor, head, calls)
+    call_id = format.id.id_of_call(name, generated_id) if format.id else generated_id
     # If nothing in the format follows the name, the text is a call only if an object is next.
     has_object = format.arguments is None and words_of(head)[-1] is not Hole.NAME
     if has_object or (yield from cursor.is_next("{")):
@@ -42,8 +41,7 @@ def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
     elif format.arguments is None:
         raise Mismatch
     else:
-        # The id is that of Kimi K3, the number of the call in the output. Clients need ids that are unique in the
-        # conversation, so the call gets a new one.
+        assert not call_id, "the only id before arguments one by one is a number, that of Kimi K3"
         yield from ArgumentReader(format, format.arguments, cursor, calls, name).read()
     yield from cursor.read_end(*format.ends)
 

@@ -25,6 +25,7 @@ class ObjectReader:
     cursor: Cursor
     calls: Calls
     _values: dict[str, str] = field(default_factory=dict)  # The JSON of fields that may be needed later, by their keys.
+    _name: str = ""
     _has_begun: bool = False
     _has_arguments: bool = False  # Whether all arguments were emitted.
 
@@ -68,7 +69,8 @@ class ObjectReader:
 
     @property
     def _id(self) -> Any:
-        return decode(self._values.get(self._id_key, ""))
+        generated_id = decode(self._values.get(self._id_key, ""))
+        return self.format.id.id_of_call(self._name, generated_id) if self.format.id else generated_id
 
     @property
     def _argument_keys(self) -> tuple[str, ...]:
@@ -106,6 +108,7 @@ class ObjectReader:
         """Begin the call, with the arguments if they came before the name."""
         if not isinstance(name, str) or name not in self.calls.names:
             raise Mismatch
+        self._name = name
         self.calls.start(name, self._id, id_is_last=self.format.id_is_last)
         self.cursor.end_record()
         self._has_begun = True
