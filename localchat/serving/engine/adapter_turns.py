@@ -29,6 +29,7 @@ class AdapterTurns:
 
     def next_sequences(self, running: list[Sequence]) -> list[Sequence]:
         """The running sequences of the set that has the next step."""
+        # Sets without a running sequence any more, also the current one, stay in `waiting` until the last filter.
         sets = dict.fromkeys(sequence.adapters for sequence in running)
         new = [adapters for adapters in sets if adapters != self._current and adapters not in self._waiting]
         waiting = [*self._waiting, *new]

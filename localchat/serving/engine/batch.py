@@ -82,7 +82,8 @@ class CacheLimits:
 
     n_cells: int  # Cells of all slots together.
     n_parallel: int  # The limit of running sequences.
-    n_slots: int  # Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`.
+    # For running sequences and idle prefixes; more than `n_parallel`. Each is one or two sequence ids of llama.cpp.
+    n_slots: int
     n_batch: int  # The limit of tokens in a step.
     # Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
     # drafted, and a step ends before the last token of a prompt, so that a copy can be kept there.

@@ -309,7 +309,9 @@ class Engine:
                 continue
             single = Batch((chunk,)).without_drafts()
             if chunk.sequence.span is not None:  # The earlier rows of its image may be gone.
-                self._fail(chunk.sequence, EngineError(f"the model could not compute an image: {error}"), keep=False)
+                self._fail(
+                    chunk.sequence, EngineError(f"the model could not compute an image or a sound: {error}"), keep=False
+                )
                 continue
             try:
                 self._cache.decode(single)
@@ -403,7 +405,10 @@ class Engine:
         return any(span.chunk.medium is medium for sequence in sequences for span in sequence.spans)
 
     def _after_encoding(self, medium: PreparedMedium, error: Exception | None) -> None:
-        """End the sequences that wait for an image or a sound that could not be encoded."""
+        """End the sequences that wait for an image or a sound that could not be encoded.
+
+        Without an error nothing is left to do: the call has woken the engine thread, which schedules its next step.
+        """
         if error is not None:
             for sequence in self._scheduler.waiting_for(medium):
                 self._fail(sequence, error)

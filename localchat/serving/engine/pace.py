@@ -70,8 +70,9 @@ class Pace:
     def _least_step_s(self, n_sequences: int, n_drafted: int) -> float:
         """A lower bound of the time of a step: that of the longest measured step with at most as many draft tokens.
 
-        So a number that promises much is tried once. The bound is infinite for more than _TRIED_TIMES as many as were
-        measured.
+        A number that is not measured yet counts as fast as the largest measured one below it. So it seems to pay, is
+        tried once, and is measured then. The bound is infinite for more than _TRIED_TIMES as many as were measured.
+
         The time does not grow evenly: a second row may take as long as the whole step without it, and seven further
         ones together no longer.
         """

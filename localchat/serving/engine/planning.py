@@ -53,7 +53,8 @@ def prompt_rows(pending: Pending, limits: CacheLimits, pace: Pace, *, others_wai
 def left_out_of_last_step(pending: Pending) -> bool:
     """Whether a sequence that decodes had no token in the last step of the running sequences.
 
-    That step was one of a prompt, or no step has computed the sequence yet.
+    That step was one of a prompt, or no step has computed the sequence yet. All sequences of a step have the same
+    `computed_at`, the time of its end.
     """
     computed_at = [sequence.computed_at for sequences in pending for sequence in sequences]
     return bool(pending.decoding) and min(sequence.computed_at for sequence in pending.decoding) < max(computed_at)

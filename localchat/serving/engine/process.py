@@ -63,7 +63,8 @@ class EngineProcess(EngineClient):
         self._last_lines: deque[str] = deque(maxlen=30)
         self._is_loaded = False
         self._connection, theirs = Pipe()
-        # The receiving thread starts last, since it waits for the end of the others, which must have been started.
+        # The receiving thread starts last: at the end of the connection it waits for the end of the two others, which
+        # must have been started.
         self._output_thread = _new_thread("output", self._read_output)
         self._send_thread = _new_thread("send", self._send_all)
         self._threads = self._output_thread, self._send_thread, _new_thread("receive", self._receive_all)

@@ -33,7 +33,7 @@ class CacheBackend(Protocol):
     def clear(self, slot: int) -> None: ...
 
     def share(self, source: int, target: int, position: int) -> None:
-        """Give an empty slot the cells of another slot that are before a position; both have them then.
+        """Give an empty slot the cells of another slot that are before a position. Both slots have them afterwards.
 
         These are all of its cells unless `limits.can_truncate`. Without media, the position of a token is its index.
         Called only if all slots share the cells.

@@ -171,16 +171,16 @@ class ModelThread:
             except NotEnoughMemory as error:
                 if not unloading.may_fit_alone(self._loaded(), error):
                     raise
-                self._make_room(served, only_idle=error.would_fit)
+                self._make_room(served, waits=not error.would_fit)
         return None
 
-    def _make_room(self, new: ServedModel, *, only_idle: bool = False) -> None:
-        """Unload one model for a new one, as soon as one is idle; with `only_idle`, none if all are in use.
+    def _make_room(self, new: ServedModel, *, waits: bool = True) -> None:
+        """Unload one model for a new one, as soon as one is idle; without `waits`, none if all are in use.
 
         The caller tries the load again in any case.
         """
         try:
-            idle = self._drain_idle(new, waits=not only_idle)
+            idle = self._drain_idle(new, waits=waits)
             if idle is not None:
                 self._unload(idle, f"{new.file.name} takes its place")
         finally:

@@ -10,9 +10,9 @@
     resume           DRAINING → READY        it is not unloaded after all
     finish_unload    DRAINING → UNLOADED
 
-A transition sets every field of the state that it enters, so a model that is loaded again is like one that is loaded
-for the first time. This module knows no threads and no time: the methods are called under the lock of the service, and
-times are arguments, in seconds of its clock.
+A transition sets every field that is read in the state that it enters, so a model that is loaded again is like one that
+is loaded for the first time. This module knows no threads and no time: the methods are called under the lock of the
+service, and times are arguments, in seconds of its clock.
 """
 
 from __future__ import annotations
