@@ -44,6 +44,7 @@ def parse_completion(body: Fields) -> CompletionRequest:
 
 
 def parse_native(body: Fields) -> CompletionRequest:
+    """The request in a body of llama.cpp's /completion."""
     n = first_given([body.integer(name, 1, MAX_CHOICES) for name in ("n_cmpl", "n")]) or 1
     return CompletionRequest(prompt=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
 

@@ -84,7 +84,9 @@ class OutputEnd:
 
     reason: str  # The finish reason: "stop", "length" or "tool_calls".
     stop: str | int | None = None  # The stop text or stop token id that ended the output, if any.
-    last: OutputToken | None = None  # The token that ended it, if any. It counts, but no SampledTokens has it.
+    last: OutputToken | None = (
+        None  # The token that ended it, if any. It counts as a token of the output, but no SampledTokens has it.
+    )
 
 
 OutputEvent = Union[Event, PromptProgress, SampledTokens, OutputEnd]

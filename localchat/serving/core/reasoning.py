@@ -45,8 +45,8 @@ class ReasoningReader:
     def read_text(self, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
         """Emit reasoning up to a marker that may end it. Returns the marker, which stays unread.
 
-        Returns None at the end of the output, where reasoning stays open. After a marker, reasoning counts as ended
-        until the caller has decided that, which calls `close`, or `read_text` again.
+        Returns None at the end of the output, where reasoning stays open. After a marker, reasoning counts as ended;
+        the caller then calls `close`, or `read_text` again if the reasoning goes on.
         """
         self.open()
         marker = yield from self._cursor.emit_until(self._ends, emit, holds_space=holds_space)

@@ -1,7 +1,7 @@
 """Whether the branches of `oneOf` plainly exclude each other, so that it is `anyOf`.
 
-The objects of a branch may be closed, so that only the names that it declares are allowed (`prepare.ClosedBy`). But an
-object that matches a closed branch must not match another branch that stays open, as by the standard.
+The objects of a branch may be closed, so that only the names that it declares are allowed (`prepare.ClosedBy`). A value
+is allowed if it matches one branch as it is written, so the other branch counts as open, as by the standard.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The places in a schema of the parts of its prepared one, for errors."""
+"""From the place of a part in a prepared schema to its place in the schema of the request, for errors."""
 
 from __future__ import annotations
 

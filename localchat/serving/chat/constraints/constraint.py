@@ -97,15 +97,14 @@ def _callable_tools(request: ChatRequest) -> list[tuple[dict[str, Any], str]]:
 
 
 def _check(request: ChatRequest, tools: list[tuple[dict[str, Any], str]]) -> None:
-    """Refuse what cannot be combined with a constraint, and tools with equal names.
-
-    A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
-    """
+    """Refuse what cannot be combined with a constraint, and tools with equal names."""
     _check_sampling(request.params)
     response_format = request.response_format
+    # A JSON format would have to apply to the assistant prefill, too.
     if response_format is not None and request.prefill[1] and response_format.kind in ("json_object", "json_schema"):
         path = "response_prefix" if request.response_prefix else request.messages_field
         raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{path}'", path)
+    # The parser finds the schema of a call by its name.
     places: dict[str, str] = {}
     for tool, path in tools:
         name, place = tool["function"]["name"], f"{path.rpartition('.')[0]}.name"

@@ -109,7 +109,7 @@ class OutputGrammar:
         if format.kind == "choice":
             if any("\0" in choice for choice in value):
                 raise ValueError("a choice has a NUL")
-            return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
+            return self._rules.regex("|".join(map(regex_literal, value)))
         if format.kind == "regex":
             if len(value) > MAX_PATTERN_CHARS:
                 raise ValueError(f"it has {len(value)} characters, the limit is {MAX_PATTERN_CHARS}")
