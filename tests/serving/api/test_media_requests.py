@@ -355,7 +355,7 @@ def test_image_of_a_turn_with_calls_is_an_earlier_one(reading: Serving):
 
 
 def test_oldest_images_of_a_long_conversation_are_left_out(seeing: Serving):
-    """A user who sends a picture with each message could otherwise send no more than 20."""
+    """Otherwise a conversation with a picture in each message would end at the 21st."""
     history = [message for _ in range(20) for message in (user(image(URL)), ASSISTANT)]
     assert ask(seeing.port, CHAT, {**LIMIT, "messages": [*history, user(image(URL))]})[0] == 200
     note = "[an image, left out: the limit is 20 images and sounds, and newer ones follow]"
