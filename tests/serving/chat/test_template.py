@@ -70,16 +70,6 @@ def test_template_has_all_filters_of_jinja(name):
     assert render(source, variables={"value": FILTER_VALUES.get(name, "a b")}).isdigit()
 
 
-# Texts to format with a width or precision of 999999999.
-PERCENT_WIDTHS = (
-    "%999999999d", "% 999999999d", "%- 999999999d", "%+ #0999999999x", "%.999999999f", "% 9.999999999lf",
-    "%(a)999999999d", "%(a(b)c)-999999999d", "%%%999999999d", "%s %999999999d", "%5%%999999999d", "%(%999999999d",
-)  # fmt: skip
-BRACE_WIDTHS = (
-    "{:999999999}", "{: 999999999d}", "{0: 999999999}", "{a:-999999999}", "{0!r:<999999999}", "{:*^999999999}",
-    "{:9>999999999}", "{:#0999999999x}", "{:999999999,}", "{:9.999999999f}", "{:z.999999999f}", "{:+ 999999999}",
-    "{{{:999999999}", "{0:999999999} {", "{:\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669}",
-)  # fmt: skip
 # A template that is refused, and a part of the message.
 ERRORS = [
     ("{% if %}", "not valid Jinja at line 1"),
@@ -94,39 +84,8 @@ ERRORS = [
     ("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled"),
     ("a" * 200_000, "200000 characters; the limit is 131072"),
     ("{{ ('9' * 999) | from_json }}", "an integer of 999 digits is too large"),
-    *(
-        (source, f"the result of '{re.escape(operation)}' can have [0-9]{{9,}} items, the limit is 268435456")
-        for source, operation in (
-            ("{{ 'x' * 10 ** 9 }}", "*"),
-            ("{{ 'x'.encode() * 10 ** 9 }}", "*"),
-            ("{{ '%999999999d' % 1 }}", "%"),
-            ("{{ '%.999999999f' % 1 }}", "%"),
-            ("{{ '%999999999d' | format(1) }}", "format"),
-            ("{{ '{:>999999999}'.format(1) }}", "format"),
-            ("{{ '{a:999999999}'.format_map({'a': 1}) }}", "format_map"),
-            *((f"{{{{ '{width}' % 1 }}}}", "%") for width in PERCENT_WIDTHS),
-            *((f"{{{{ '{width}' | format(1, a=1) }}}}", "format") for width in PERCENT_WIDTHS),
-            *((f"{{{{ '{width}'.format(1, a=1) }}}}", "format") for width in BRACE_WIDTHS),
-            ("{{ 'x'.ljust(999999999) }}", "ljust"),
-            ("{{ 'x' | center(width=999999999) }}", "center"),
-            ("{{ ['x'] | map('center', 999999999) | list }}", "center"),
-            ("{% filter center(999999999) %}x{% endfilter %}", "center"),
-            ("{{ ('x' * 99999).replace('x', 'x' * 99999) }}", "replace"),
-            ("{{ range(99999) | map('string') | join('x' * 99999) }}", "join"),
-            ("{{ ('x' * 99999).join(range(99999) | map('string')) }}", "join"),
-            ("{{ (1).to_bytes(999999999, 'big') }}", "to_bytes"),
-        )
-    ),
-    *(
-        (f"{{{{ '{text}' % (999999999, 1) }}}}", "'%' has a width that is computed")
-        for text in ("%*d", "%-*d", "%.*f", "%9.*f", "%(a)*d")
-    ),
-    *(
-        (f"{{{{ '{text}'.format(1, 999999999) }}}}", "'format' has a width that is computed")
-        for text in ("{:{}}", "{:>{}}", "{0:{1}}", "{:9.{}f}", "{0!r: {1}}", "{} {:{}}", "{:{}} {")
-    ),
-    ("{{ [1] | tojson(indent=999999999) }}", "an indent of 999999999 characters, the limit is 100"),
-    ("{{ lipsum(999999999) }}", "'lipsum' is undefined"),
+    ("{{ 'x' * 10 ** 9 }}", "the result of '\\*' has 1000000000 items, the limit is 33554432"),
+    ("{{ 10 ** 9 * 'x' }}", "the result of '\\*' has 1000000000 items, the limit is 33554432"),
     ("{{ " + "[" * 500 + "]" * 500 + " }}", "nested too deeply"),
     ("{{ 9 ** 99999999 }}", "the result of '\\*\\*' has about 399999996 bits, the limit is 1024"),
     ("{{ 10 ** 200 * 10 ** 200 }}", "about 1330 bits"),
@@ -140,42 +99,8 @@ def test_template_error(source, message):
         render_template(compile_template(source), {"messages": [USER]}, new_deadline())
 
 
-def test_long_text_to_format_takes_linear_time():
-    started_at = time.thread_time()
-    source = "{{ ('{' ~ ':' * 10 ** 6) % () }}{{ ('%%' * 10 ** 6) % () }}"
-    assert len(render_template(compile_template(source), {}, new_deadline())) == 2 * 10**6 + 1
-    assert time.thread_time() - started_at < 5
-
-
-@pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("{{ '%s at %05.1f%%' % ('x', 2.5) }}", "x at 002.5%"),
-        ("{{ '%s' % 1700000000123 }} {{ '{} {:>3}'.format(1700000000123, 5) }}", "1700000000123 1700000000123   5"),
-        ("{{ '" + "%-20s" * 9 + "' % (" + "'x', " * 9 + ") }}", ("x" + " " * 19) * 9),
-        ("{{ '1%% of (5) 99999 99999 {:99999}: %s' % 'x' }}", "1% of (5) 99999 99999 {:99999}: x"),
-        ("{{ '%99999 99999: {0[a]}'.format({'a': 'x'}) }}", "%99999 99999: x"),
-        ("{{ 17 % 5 }} {{ 2 ** 8 }} {{ '-' * 3 }} {{ 1700000000123 % 1000 }}", "2 256 --- 123"),
-        ("{{ 'a b'.replace(' ', '_') }} {{ ['a', 'b'] | join(', ') }} {{ [1, 2, 3] | batch(2) | list }}", "a_b a, b "),
-        ("{% autoescape true %}{{ '<' }}{% endautoescape %}", "<"),
-    ],
-)
-def test_operations_with_small_results_are_not_limited(source, text):
-    assert render_template(compile_template(source), {}, new_deadline()).startswith(text)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ 'x' * 9 ** 9 }}",
-        "{{ '%999999999d' % 1 }}",
-        "{% if 'x' | center(999999999) %}{% endif %}",
-        "{% autoescape 'x' | center(999999999) %}{% endautoescape %}",
-        "{{ " + "[" * 40 + "'<'" + "] | pprint | tojson" * 40 + " }}",
-    ],
-)
-def test_constants_are_not_computed_while_a_template_is_compiled(source):
-    compile_template(source)
+def test_small_products_are_not_limited():
+    assert render("{{ 2 ** 8 }} {{ '-' * 3 }} {{ 1700000000123 * 1000 }}") == "256 --- 1700000000123000"
 
 
 NESTED = "{% for a in r %}{% for b in r %}{% for c in r %}BODY{% endfor %}{% endfor %}{% endfor %}"

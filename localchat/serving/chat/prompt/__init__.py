@@ -5,7 +5,6 @@
     template_messages.py  converts the messages of a form to what the template supports
     control_tokens.py     puts markers around control tokens in texts of the request
     jinja.py              renders the template in Jinja's sandbox
-    operation_limits.py   refuses operations of the template that would take too long
     missing_text.py       finds a text of the conversation that the prompt does not have
     capabilities.py       what the template supports
     messages.py           the types of messages, and how several become one

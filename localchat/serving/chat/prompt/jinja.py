@@ -1,8 +1,8 @@
 """Compiles and renders Jinja chat templates, with the extensions that transformers and vLLM give to them.
 
 A template runs in Jinja's sandbox: it reads its variables and computes, and has no access to Python's objects, to files
-or to the network. Its source, its output, its time and its single operations are limited; the memory that many
-operations take together is not. Raises only TemplateError.
+or to the network. Its source, its output and its time are limited. Its memory is not, and a single operation such as
+`'x' | center(10 ** 9)` cannot be interrupted, as in other servers. Raises only TemplateError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...core.errors import BadRequest
 from ...core.text import decode_json
-from .operation_limits import GROWING, TooMuchWork, as_lists, check_indent, check_integers, check_result, limited_filter
 
 MAX_SOURCE_CHARS = 1 << 17
 """The limit of a template. Python's compiler holds the GIL meanwhile. Published templates have 17,000."""
@@ -33,6 +32,7 @@ MAX_PROMPT_CHARS = 1 << 25
 """The limit of a rendered prompt. No context holds as many, and the body of a request has at most 16 MiB."""
 MAX_RENDER_S = 10.0
 """The time limit of one rendering, or of all test conversations together."""
+_MAX_INTEGER_BITS = 1024  # Of a product or a power. JSON's numbers have no more.
 _MAX_ERROR_CHARS = 1000  # Of an error of a template that a message shows.
 
 
@@ -40,15 +40,16 @@ class TemplateError(BadRequest):
     """The template is invalid, or refuses the conversation."""
 
 
+class _TooMuchWork(Exception):
+    """The template exceeds a limit while it is rendered."""
+
+
 def compile_template(source: str) -> jinja2.Template:
     """Compile a chat template. Raises TemplateError if it is not valid Jinja, too long, or nested too deeply."""
     if len(source) > MAX_SOURCE_CHARS:
         raise TemplateError(f"the chat template has {len(source)} characters; the limit is {MAX_SOURCE_CHARS}")
     try:
-        tree = ENVIRONMENT.parse(source)
-        for tag in tree.find_all(nodes.ScopedEvalContextModifier):
-            tag.options = []  # Of `autoescape`, which Jinja would compute now, without a deadline. Nothing is escaped.
-        return ENVIRONMENT.from_string(tree)
+        return ENVIRONMENT.from_string(source)
     except jinja2.TemplateSyntaxError as error:
         reason = str(error.message)[:_MAX_ERROR_CHARS]
         raise TemplateError(f"the chat template is not valid Jinja at line {error.lineno}: {reason}") from error
@@ -81,12 +82,12 @@ def render_template(
             for chunk in generator:
                 n_chars += len(chunk)
                 if n_chars > MAX_PROMPT_CHARS:
-                    raise TooMuchWork(f"it prints {n_chars} characters or more, the limit is {MAX_PROMPT_CHARS}")
+                    raise _TooMuchWork(f"it prints {n_chars} characters or more, the limit is {MAX_PROMPT_CHARS}")
                 _check(deadline)
                 chunks.append(chunk)
     except TemplateError:
         raise
-    except TooMuchWork as error:
+    except _TooMuchWork as error:
         raise TemplateError(f"the chat template is refused as too much work: {error}") from error
     except Exception as error:  # Template code can raise any.
         reason = f"failed on these messages ({type(error).__name__}: {str(error)[:_MAX_ERROR_CHARS]})"
@@ -97,7 +98,7 @@ def render_template(
 
 def _check(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise TooMuchWork(f"it takes more than {MAX_RENDER_S:g} s")
+        raise _TooMuchWork(f"it takes more than {MAX_RENDER_S:g} s")
 
 
 @contextlib.contextmanager
@@ -120,24 +121,24 @@ def _checked_at_each_line(deadline: float) -> Iterator[None]:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, where operators, filters and methods are limited."""
+    """Jinja's sandbox, where products and powers are limited: `9 ** 99999999` takes minutes."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
-            check_result(operator, left, right)
-        elif operator != "%" and isinstance(left, int) and isinstance(right, int):
-            check_integers(operator, left, right)
+        if isinstance(left, int) and isinstance(right, int):
+            n_left, n_right = left.bit_length(), right.bit_length()
+            n_bits = n_left * abs(right) if operator == "**" else n_left + n_right
+            if n_bits > _MAX_INTEGER_BITS:
+                raise _TooMuchWork(
+                    f"the result of {operator!r} has about {n_bits} bits, the limit is {_MAX_INTEGER_BITS}"
+                )
+        for sequence, times in ((left, right), (right, left)):
+            if isinstance(sequence, (str, list, tuple)) and isinstance(times, int):
+                n_items = len(sequence) * times
+                if n_items > MAX_PROMPT_CHARS:
+                    raise _TooMuchWork(f"the result of '*' has {n_items} items, the limit is {MAX_PROMPT_CHARS}")
         return super().call_binop(context, operator, left, right)
-
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        method = getattr(obj, "__wrapped__", obj)  # Jinja wraps the method `format`.
-        owner = getattr(method, "__self__", None)
-        if isinstance(owner, (str, bytes, int)):
-            args = as_lists(args)
-            check_result(method.__name__, owner, *args, *kwargs.values())
-        return super().call(context, obj, *args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         # Kimi's templates keep a queue of ids in a list. All lists belong to the rendering.
@@ -162,7 +163,6 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """The filter `tojson`, as in transformers: unlike Jinja's, it does not escape characters of HTML."""
-    check_indent(indent)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_listed
     )
@@ -182,28 +182,11 @@ def _strftime_now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
-@jinja2.pass_context
-def _printed(context: Context, value: Any) -> Any:
-    """A value that is printed. Since this function gets the context, Jinja does not compute constants beforehand."""
-    return value
-
-
 def _environment() -> _Sandbox:
-    environment = _Sandbox(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols", _Generation],
-        # Expressions of constants are not computed before a template is rendered, since compiling has no deadline.
-        optimized=False,
-        finalize=_printed,
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
     # Nothing is escaped, so every text is safe. Jinja's own filter would escape the texts that are added to its result.
     environment.filters.update(tojson=to_json, from_json=decode_json, safe=str)
-    environment.filters.update(
-        {name: limited_filter(name, function) for name, function in environment.filters.items() if name in GROWING}
-    )
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
-    del environment.globals["lipsum"]  # It generates as many paragraphs as a template wants.
     return environment
 
 
