@@ -17,29 +17,25 @@ class AdapterTurns:
     """The turns, in the order in which the sets wait."""
 
     def __init__(self) -> None:
-        self._current: Adapters | None = None
-        # The other sets of running sequences, the one first that has waited for longest.
-        self._waiting: list[Adapters] = []
+        # The sets of the running sequences: the one that has the turn, then the one that has waited for longest.
+        self._sets: list[Adapters] = []
         self._n_steps_left = 0
 
     @property
     def others_wait(self) -> bool:
         """Whether sequences of another set wait for the end of the step."""
-        return bool(self._waiting)
+        return len(self._sets) > 1
 
     def next_sequences(self, running: list[Sequence]) -> list[Sequence]:
         """The running sequences of the set that has the next step."""
-        # Sets without a running sequence any more, also the current one, stay in `waiting` until the last filter.
-        sets = dict.fromkeys(sequence.adapters for sequence in running)
-        new = [adapters for adapters in sets if adapters != self._current and adapters not in self._waiting]
-        waiting = [*self._waiting, *new]
-        if self._current not in sets or self._n_steps_left <= 0:
-            if self._current is not None:
-                waiting.append(self._current)
-            self._current = next((adapters for adapters in waiting if adapters in sets), None)
+        running_sets = dict.fromkeys(sequence.adapters for sequence in running)
+        before, known = self._sets[:1], [adapters for adapters in self._sets if adapters in running_sets]
+        self._sets = [*known, *(adapters for adapters in running_sets if adapters not in known)]
+        if self._sets[:1] == before and self._n_steps_left <= 0:  # Its turn is over: it waits behind the others.
+            self._sets = self._sets[1:] + before
+        if self._sets[:1] != before or self._n_steps_left <= 0:
             self._n_steps_left = _TURN_STEPS
-        self._waiting = [adapters for adapters in waiting if adapters in sets and adapters != self._current]
-        return [sequence for sequence in running if sequence.adapters == self._current]
+        return [sequence for sequence in running if sequence.adapters == self._sets[0]]
 
     def count(self, batch: Batch) -> None:
         """Count a step, which uses up a part of the turn."""

@@ -98,8 +98,8 @@ class KVCache(ABC):
         """The prefix that a sequence reuses; None if there is none that is worth it."""
 
     @abstractmethod
-    def _n_reusable_from(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
-        """See `n_reusable_from`. The sequences have `n_common` tokens in common, of which all may be reused."""
+    def _n_awaited(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
+        """See `n_awaited`. The sequences have `n_common` tokens in common, of which all may be reused."""
 
     @abstractmethod
     def plan(self, running: list[Sequence], *, others_wait: bool) -> Batch:
@@ -109,7 +109,7 @@ class KVCache(ABC):
         """
 
     @abstractmethod
-    def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
+    def _slot_of_match(self, sequence: Sequence, match: Match) -> int | None:
         """A slot for a sequence, with the tokens of `match` alone: not active yet, but in `_contents`.
 
         It is the slot of the match, if that is idle, or another one that gets its cells. None if an error costs the
@@ -124,12 +124,12 @@ class KVCache(ABC):
             return None
         return self._best_match(sequence, self._candidates(sequence.reusable_tokens, sequence.adapters))
 
-    def n_reusable_from(self, running: Sequence, sequence: Sequence) -> int:
-        """How many tokens `sequence` can reuse when a running one has computed its prompt."""
+    def n_awaited(self, running: Sequence, sequence: Sequence) -> int:
+        """How many tokens `sequence` can reuse if it waits until a running one has computed its prompt."""
         if running.adapters != sequence.adapters or not sequence.reuses_prefixes:
             return 0
         n_common = n_common_tokens(running.tokens, sequence.reusable_tokens)
-        return self._n_reusable_from(running, sequence, n_common)
+        return self._n_awaited(running, sequence, n_common)
 
     @property
     def active(self) -> dict[int, Sequence]:
@@ -158,7 +158,7 @@ class KVCache(ABC):
 
     def acquire(self, sequence: Sequence, match: Match | None) -> None:
         """Give a sequence a slot that has the tokens of `match` and no others. Not all slots may be active."""
-        slot = None if match is None else self._slot_with(sequence, match)
+        slot = None if match is None else self._slot_of_match(sequence, match)
         if match is None or slot is None:
             slot, sequence.n_computed, sequence.n_shared = self._free_slot(), 0, 0
             content = SlotContent(sequence.adapters)

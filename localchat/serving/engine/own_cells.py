@@ -52,7 +52,7 @@ class OwnCells(KVCache):
         """
 
         def rank(candidate: Candidate) -> tuple[int, bool, int]:
-            length = _n_reusable(sequence, candidate.n_common, candidate.content.n_exact)
+            length = _n_reused(sequence, candidate.n_common, candidate.content.n_exact)
             return length, candidate.is_whole and not candidate.is_active, -candidate.content.n_tokens
 
         best = max(candidates, key=rank, default=None)
@@ -63,10 +63,10 @@ class OwnCells(KVCache):
         n_exact = min(_exact_length(sequence, best.n_common, best.content.n_exact), length)
         return Match(best.slot, length, n_exact=n_exact)
 
-    def _n_reusable_from(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
+    def _n_awaited(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
         n_exact = self._content(running.slot or 0).n_exact
         # If all of its cells are exact so far, those of the rest of its prompt will be.
-        return _n_reusable(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
+        return _n_reused(sequence, n_common, n_common if n_exact == running.n_computed else n_exact)
 
     def advance(self, chunk: BatchChunk, n_kept: int) -> None:
         content = self._content(chunk.slot)
@@ -123,7 +123,7 @@ class OwnCells(KVCache):
 
     # Copies of cells. An error costs the copy alone: what it would have had is computed.
 
-    def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
+    def _slot_of_match(self, sequence: Sequence, match: Match) -> int | None:
         """See `KVCache`: the slot of the match, or another one with a copy of it.
 
         The slot itself is used if it is idle and loses at most as many tokens as it keeps.
@@ -228,10 +228,10 @@ def step_rows(n_missing: int, n_most: int) -> int:
     return max(n_rows - n_rows % TILE_ROWS, TILE_ROWS)
 
 
-def _n_reusable(sequence: Sequence, n_common: int, n_exact: int) -> int:
+def _n_reused(sequence: Sequence, n_common: int, n_exact: int) -> int:
     """How many tokens a sequence can reuse of a slot with `n_common` of its tokens and `n_exact` exact cells."""
     if sequence.request.sampling.seed is None:
-        return sequence.n_reusable(n_common)
+        return sequence.without_cut_span(n_common)
     # Fewer rows than a tile would be added up in another order.
     return _exact_length(sequence, n_common, n_exact, n_recomputed=TILE_ROWS)
 
@@ -247,7 +247,7 @@ def _exact_length(sequence: Sequence, n_common: int, n_exact: int, n_recomputed:
     tokens are common (`n_in_text`), and two tiles are whole: 70 + 128 cells are exact for the sequence. With an
     `n_recomputed` of 64, `n_in_text` is 86, so there is one tile: 70 + 64 cells.
     """
-    n_most = sequence.n_reusable(min(n_common, n_exact))
+    n_most = sequence.without_cut_span(min(n_common, n_exact))
     start = _end_of_whole_parts(sequence, n_common, n_most)
     end = min(edge for edge in sequence.edges if edge > start)
     n_in_text = max(min(n_most, end - n_recomputed) - start, 0)

@@ -156,7 +156,7 @@ class Scheduler:
         return any(
             other.n_missing > 1
             and other.id < sequence.id
-            and self._cache.n_reusable_from(other, sequence) > max(n_known, _MIN_AWAITED)
+            and self._cache.n_awaited(other, sequence) > max(n_known, _MIN_AWAITED)
             for other in self.running
         )
 

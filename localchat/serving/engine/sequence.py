@@ -57,6 +57,7 @@ class Span(NamedTuple):
 def spans_of(tokens: list[int], chunks: abc.Sequence[MediaChunk]) -> list[Span]:
     """The spans of the chunks of a prompt, in order."""
     spans: list[Span] = []
+    # `n_saved` is how many cells more than positions the spans have so far.
     end, n_saved = 0, 0
     for chunk in chunks:
         start = tokens.index(chunk.placeholder, end)
@@ -168,7 +169,12 @@ class Sequence:
         return [span.chunk.medium for span in self.spans if span.end > n_tokens and span.chunk.rows is None]
 
     def position_of(self, n_tokens: int) -> int:
-        """The position in the context of the token at an index."""
+        """The position in the context of the token at an index.
+
+        For example, a text of 3 tokens has the positions 0 to 2. With M-RoPE an image of 4 cells may take 2 positions:
+        the text after it begins at position 5. Its cells, whose positions are `SectionPositions`, have 3, 4, 5 and 5
+        here.
+        """
         position = n_tokens
         for span in self.spans:
             if span.end <= n_tokens:
@@ -177,8 +183,8 @@ class Sequence:
                 position = span.position + min(n_tokens - span.start, span.chunk.n_positions)
         return position
 
-    def n_reusable(self, n_tokens: int) -> int:
-        """How many of the first `n_tokens` can be reused: a prefix that ends within a span is cut before the span."""
+    def without_cut_span(self, n_tokens: int) -> int:
+        """The length of a prefix of `n_tokens` without the span within which it ends, if it ends within one."""
         return next((span.start for span in self.spans if span.start < n_tokens < span.end), n_tokens)
 
     @property

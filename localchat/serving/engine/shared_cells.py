@@ -37,17 +37,17 @@ class SharedCells(KVCache):
 
         def rank(candidate: Candidate) -> tuple[int, bool, bool]:
             is_idle_alone = candidate.is_whole and not candidate.is_active
-            return sequence.n_reusable(candidate.n_common), is_idle_alone, candidate.is_active
+            return sequence.without_cut_span(candidate.n_common), is_idle_alone, candidate.is_active
 
         best = max(candidates, key=rank, default=None)
-        length = 0 if best is None else sequence.n_reusable(best.n_common)
+        length = 0 if best is None else sequence.without_cut_span(best.n_common)
         if best is None or not length:
             return None
         return Match(best.slot, length, n_shared=length if best.is_active else 0)
 
-    def _n_reusable_from(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
+    def _n_awaited(self, running: Sequence, sequence: Sequence, n_common: int) -> int:
         if self._limits.can_truncate:
-            return sequence.n_reusable(n_common)
+            return sequence.without_cut_span(n_common)
         n_saved = running.n_prompt - 1
         return n_saved if _MIN_SAVED <= n_saved <= n_common else 0
 
@@ -85,7 +85,7 @@ class SharedCells(KVCache):
             return candidates
         return [candidate for candidate in candidates if candidate.is_whole and not candidate.is_active]
 
-    def _slot_with(self, sequence: Sequence, match: Match) -> int | None:
+    def _slot_of_match(self, sequence: Sequence, match: Match) -> int | None:
         """See `KVCache`: the slot of the match, or a free one that shares its cells.
 
         The slot itself is used if it is idle and loses few tokens.

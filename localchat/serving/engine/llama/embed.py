@@ -56,11 +56,12 @@ class LlamaEmbedding:
         `pools` returns what a context with these parameters takes, and what is free now. Raises OutOfResources if
         not even a context of `_MIN_INPUT` tokens fits.
         """
-        is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
+        # Whether one step must have all tokens of an input, since each token attends to all others.
+        takes_whole_inputs = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
         # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
-        n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
+        n_ctx = min(facts.n_ctx_train if takes_whole_inputs else facts.n_ctx, _MAX_INPUT)
         while True:
-            params = _params(model, facts, n_ctx, is_whole, n_threads)
+            params = _params(model, facts, n_ctx, takes_whole_inputs, n_threads)
             # llama.cpp would take memory that the system does not have, and the system would end the process.
             shortage = _shortage(params.n_ctx, pools(params))
             context = None
@@ -148,14 +149,14 @@ def _shortage(n_cells: int, pools: Sequence[MemoryPool]) -> str:
     return ""
 
 
-def _params(model: LlamaModel, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
+def _params(model: LlamaModel, facts: ModelFacts, n_ctx: int, takes_whole_inputs: bool, n_threads: int) -> Any:
     is_recurrent = L.llama_model_is_recurrent(model.pointer) or L.llama_model_is_hybrid(model.pointer)
     n_inputs = _N_RECURRENT_INPUTS if is_recurrent else _N_INPUTS
-    n_rows = max(n_ctx, n_inputs) if is_whole else _N_ROWS
-    pooling = facts.pooling if is_whole or facts.pooling == "rank" else "none"
+    n_rows = max(n_ctx, n_inputs) if takes_whole_inputs else _N_ROWS
+    pooling = facts.pooling if takes_whole_inputs or facts.pooling == "rank" else "none"
     params = L.llama_context_default_params()
     # The last step of a long input also has other inputs, which need cells beside those of the long input.
-    params.n_ctx = n_ctx if is_whole else n_ctx + n_rows
+    params.n_ctx = n_ctx if takes_whole_inputs else n_ctx + n_rows
     # Without causal attention llama.cpp aborts if an input is not in one ubatch.
     params.n_batch = params.n_ubatch = params.n_outputs_max = n_rows
     params.n_seq_max = n_inputs
