@@ -19,7 +19,7 @@ What no grammar enforces:
     combined_patterns.py   whether too many patterns apply to one text: llguidance's memory doubles with each
     keywords.py            the keywords of one schema that are not enforced
     control_characters.py  whether a schema needs them
-    finite.py              whether a schema has a finite value
+    finite.py              whether a schema has a finite value; those inside that have none become false
     loosen.py              a schema without what is not enforced
 
 A schema goes from `check.checked`, when a request is parsed, to `prepare.prepared` and to `refuse.refusal`. What is not

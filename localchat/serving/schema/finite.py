@@ -2,7 +2,7 @@
 
     {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
 
-An output that has to match such a schema never ends.
+An output that has to match such a schema never ends. It matches no finite value, so inside another schema it is false.
 
 Whether a schema has a finite value depends on the schemas inside it. The schema
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from .types import declared_types
-from .walk import Node, Schema, at_pointer, escaped
+from .walk import Node, Schema, at_pointer, escaped, holder_of, used_schemas
 
 Goal = Union[Node, "tuple[Node, str]"]
 """What needs a finite value: a schema, or its values of one type, "object" or "array"."""
@@ -37,17 +37,50 @@ class _Requirement:
     options: Mapping[Goal, int]
 
 
+def without_endless(schema: Schema) -> Schema:
+    """A schema in which those inside it whose values never end are false. Changes the schema in place.
+
+    A schema whose values never end itself stays as it is.
+    """
+    nodes = used_schemas(schema)
+    finite = _finite_goals(nodes, ignores_impossible=True)
+    if nodes[0] in finite:
+        for node in nodes:
+            for step, child in node.inner.items():
+                # With a reference to an endless schema, `node` is endless too, and false in the schema around it.
+                if child not in finite and step != "$ref":
+                    holder, key = holder_of(step, node.schema)
+                    holder[key] = False
+    return schema
+
+
 def has_finite_value(nodes: Sequence[Node], empty: Collection[Node] = ()) -> bool:
     """Whether the first of the nodes, which are those of `used_schemas`, has a finite value.
 
+    `empty` are nodes that no value matches.
+    """
+    return nodes[0] in _finite_goals(nodes, empty)
+
+
+def _finite_goals(
+    nodes: Sequence[Node], empty: Collection[Node] = (), *, ignores_impossible: bool = False
+) -> set[Goal]:
+    """The goals that have a finite value.
+
+    With `ignores_impossible`, requirements that no schemas could meet, such as two properties where one is allowed,
+    count as met, so that only those goals are missing whose values never end.
+
     Begins with the goals without requirements, and goes on with those whose requirements are met. Each goal is handled
-    once, so the time is linear. `empty` are nodes that no value matches.
+    once, so the time is linear.
     """
     n_unmet: dict[Goal, int] = {}
     # For each goal the requirements of which it is an option, and the goal that has the requirement.
     uses: dict[Goal, list[tuple[Goal, _Requirement]]] = defaultdict(list)
     for node in nodes:
         for goal, all_requirements in _goals(node):
+            if ignores_impossible:
+                for requirement in all_requirements:
+                    requirement.n_needed = min(requirement.n_needed, sum(requirement.options.values()))
             requirements = [requirement for requirement in all_requirements if requirement.n_needed > 0]
             n_unmet[goal] = len(requirements) + (node in empty)
             for requirement in requirements:
@@ -63,7 +96,7 @@ def has_finite_value(nodes: Sequence[Node], empty: Collection[Node] = ()) -> boo
                 n_unmet[user] -= 1
                 if n_unmet[user] == 0:
                     finite.append(user)
-    return n_unmet[nodes[0]] == 0
+    return set(finite)
 
 
 def _goals(node: Node) -> Iterator[tuple[Goal, list[_Requirement]]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from .compiler import OVERLAP
 from .refuse import Refusal, keyword_refusals, refusal
-from .walk import Node, Schema, at_pointer, unescaped, used_schemas
+from .walk import Node, Schema, at_pointer, holder_of, used_schemas
 
 # The limits of the parts that are left out of a schema, and of the characters that are checked for it.
 _MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
@@ -52,8 +52,6 @@ def _leave_out(refused: Refusal, schema: Schema) -> None:
     if refused.keyword:
         del at_pointer(pointer, schema)[refused.keyword]
         return
-    parent, _, step = pointer.rpartition("/")
-    holder = at_pointer(parent, schema)
-    key = int(step) if isinstance(holder, list) else unescaped(step)
+    holder, key = holder_of(pointer, schema)
     part = holder[key]
     holder[key] = {"type": part["type"]} if isinstance(part, dict) and part.keys() > {"type"} else True

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from .closing import ClosedBy, close, parts_of
 from .exclusion import exclude_each_other
+from .finite import without_endless
 from .patterns import in_json_schema
 from .simplify import simplified
 from .walk import IN_PLACE, Schema, escaped, subschemas, target_of, with_children
@@ -56,7 +57,7 @@ def prepared(schema: Any) -> Any:
     result = preparation.rewrite(schema, Context(preparation, ClosedBy.ITSELF))
     if preparation.definitions:
         result["$defs"] = {**result.get("$defs", {}), **preparation.definitions}
-    return result
+    return without_endless(result) if isinstance(result, dict) else result
 
 
 def prepared_arguments(parameters: Any) -> Schema:
@@ -132,6 +133,11 @@ class Preparation:
             result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, context_of_parts))
         if context.is_closed_by_itself and parts:
             close(result, parts)
+        if "patternProperties" in result and "additionalProperties" in result:
+            # llguidance reads the keywords before an `anyOf` and those after it as two schemas. So these two are on one
+            # side: without the patterns beside it, {"additionalProperties": false} forbids their names.
+            for keyword in "patternProperties", "additionalProperties":
+                result[keyword] = result.pop(keyword)
         return result
 
     def count(self, n_schemas: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .patterns import whole_names
 from .types import is_nullable, is_of_objects, restrictions
-from .walk import DEFINITIONS, IN_PLACE, Schema, resolved
+from .walk import DEFINITIONS, IN_PLACE, Schema, resolved, schemas_of_value
 
 SOURCE = "$comment"
 """The keyword in which `source_places.py` keeps the place of a schema. As an annotation, it has no other effect."""
@@ -32,7 +32,7 @@ def simplified(schema: Schema, root: Any, *, may_lack_type: bool) -> Any:
         return schema
     if is_of_objects(schema) and not may_lack_type:
         schema = {**schema, "type": "object"}
-    return _without_property_names(_without_listed_patterns(_with_null(schema)), root)
+    return _without_property_names(_without_listed_patterns(_with_null(schema), root), root)
 
 
 def keywords_beside_type(schema: Schema) -> frozenset[str]:
@@ -91,17 +91,18 @@ def _with_null(schema: Schema) -> Schema:
     return schema
 
 
-def _without_listed_patterns(schema: Schema) -> Schema:
+def _without_listed_patterns(schema: Schema, root: Any) -> Schema:
     """A schema whose patterns of a few names are properties, so that no name is repeated. It changes
 
         {"patternProperties": {"^(a|b)$": A}}    to {"properties": {"a": A, "b": A}, "additionalProperties": true}
 
-    A schema that declares no properties stays open to other names: properties would close it.
+    An object for which no schema declares properties stays open to other names: these properties would close it.
     """
     listed = {pattern: whole_names(pattern) for pattern in schema.get("patternProperties", ())}
     if not any(listed.values()):
         return schema
-    others_by_default = {} if "properties" in schema else {"additionalProperties": True}
+    declares = any("properties" in part for part in schemas_of_value(schema, root))
+    others_by_default = {} if declares else {"additionalProperties": True}
     schema = {**others_by_default, **schema, "properties": dict(schema.get("properties", {}))}
     patterns, properties = schema.pop("patternProperties"), schema["properties"]
     for pattern, names in listed.items():

@@ -174,6 +174,13 @@ def at_pointer(pointer: str, root: Any) -> Any:
     return root
 
 
+def holder_of(pointer: str, root: Any) -> tuple[Any, Any]:
+    """The object or list that has the value at a JSON pointer, and the name or index of the value in it."""
+    parent, _, step = pointer.rpartition("/")
+    holder = at_pointer(parent, root)
+    return holder, int(step) if isinstance(holder, list) else unescaped(step)
+
+
 def schemas_of_references(schema: dict[str, Any], root: Any) -> list[dict[str, Any]]:
     """A schema and those to which its references lead, one after the other. The last one may have another reference."""
     schemas = [schema]

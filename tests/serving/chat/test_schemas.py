@@ -1,5 +1,6 @@
 """Schemas and grammars in GBNF: what their constraints allow, and what is refused with its place."""
 
+import itertools
 import json
 import re
 from typing import Any
@@ -10,7 +11,7 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.schema import refuse
 from localchat.serving.schema.check import checked
 from localchat.serving.schema.prepare import prepared
-from tests.support.constraints import check_fits, constraint_of, formatted, gbnf
+from tests.support.constraints import check_fits, constraint_of, formatted, gbnf, matcher_of
 
 INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
 DECLARED = {"properties": {"a": INTEGER}, "required": ["a"]}
@@ -87,6 +88,14 @@ ENFORCED = {
     "open allOf": (
         {"allOf": [DECLARED, {"properties": {"b": INTEGER}, "additionalProperties": True}]}, ['{"a": 1, "c": ""}'],
         ["{}"],
+    ),
+    "names of a pattern beside anyOf": (
+        {**DECLARED, "patternProperties": {"^x": INTEGER}, "anyOf": [{"properties": {"b": TEXT}}, {"type": "object"}]},
+        ['{"a": 1, "xa": 1}', '{"a": 1, "b": "", "xa": 1}'], ['{"a": 1, "z": 1}', '{"a": 1, "xa": ""}'],
+    ),
+    "name of a pattern beside anyOf": (
+        {"patternProperties": {"^a$": INTEGER}, "anyOf": [{"properties": {"b": TEXT}}, {"properties": {"c": TEXT}}]},
+        ['{"a": 1}', '{"b": ""}', '{"c": ""}'], ['{"z": 1}', '{"a": ""}'],
     ),
     "oneOf of references": (
         {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}], "$defs": KINDS}, ['{"k": "x"}'],
@@ -274,6 +283,32 @@ UNENFORCEABLE = {
 def test_schema_is_enforced(case: Any):
     schema, right, wrong = case
     check_fits(constraint_of(**formatted("json_schema", checked(schema))), right, wrong)
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "allOf", "$ref"])
+def test_order_of_keywords_changes_no_values(keyword: str):
+    names = {"type": "object", "patternProperties": {"^x": INTEGER}, "additionalProperties": TEXT}
+    combined = {**names, keyword: "#/$defs/q" if keyword == "$ref" else [{"type": "object"}]}
+    for items in itertools.permutations(combined.items()):
+        constraint = constraint_of(**formatted("json_schema", {**dict(items), "$defs": {"q": {"type": "object"}}}))
+        check_fits(constraint, ['{"xa": 1, "b": ""}', "{}"], ['{"xa": ""}', '{"b": 1}', "[]"])
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        {"$ref": "#/$defs/q"},
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/q"}}, "required": ["a"]},
+        {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/q"}]}, "minItems": 1},
+    ],
+    ids=json.dumps,
+)
+def test_output_does_not_begin_a_value_that_never_ends(endless: Any):
+    schema = {"properties": {"a": {"$ref": "#/$defs/q"}, "b": {"anyOf": [{"$ref": "#/$defs/q"}, INTEGER]}}}
+    constraint = constraint_of(**formatted("json_schema", {**schema, "$defs": {"q": endless}}))
+    check_fits(constraint, ["{}", '{"b": 1}'], [])
+    for beginning in b'{"a"', b'{"b": {', b'{"b": [':
+        assert matcher_of(constraint).try_consume_tokens([*beginning]) < len(beginning)
 
 
 @pytest.mark.parametrize("case", UNENFORCEABLE.values(), ids=UNENFORCEABLE)
