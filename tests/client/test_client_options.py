@@ -370,6 +370,8 @@ BODIES = {
     "another character set": ('text/csv; header=present; charset="ISO-8859-1"', b"gr\xfc\xdf", "grüß"),
     "UTF-16": ("text/plain; charset=utf-16", "grüß".encode("utf-16"), "grüß"),
     "an unknown character set": ("text/plain; charset=klingon", "grüß".encode(), "grüß"),
+    "a codec that is no character set": ("text/plain; charset=undefined", "grüß".encode(), "grüß"),
+    "a character set with a null": ("text/plain; charset=a\0", "grüß".encode(), "grüß"),
     "no type": ("", "grüß".encode(), "grüß"),
 }
 

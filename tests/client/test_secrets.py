@@ -227,3 +227,14 @@ def test_partial_reply_of_an_error_is_not_masked():
     raw = chunked(piece("a local file"), sse({"error": "no a local file"}))
     error = failure(always(raw), LocalChatError, r"no \*\*\*", api_key="a local file")
     assert error.partial.text == "a local file"
+
+
+def test_attribute_that_is_nested_too_deeply_is_not_shown():
+    deep: Any = [SECRET]
+    for _ in range(100_000):
+        deep = [deep]
+    error = LocalChatError(SECRET)
+    error.data = deep  # type: ignore[attr-defined]  # As of an MCPError.
+    Secrets([SECRET]).mask_error(error)
+    assert vars(error) == {"data": "JSON that is nested too deeply"}
+    assert str(error) == "***"
