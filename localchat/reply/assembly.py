@@ -136,17 +136,17 @@ class Accumulator:
 
     def _reported_error(self, payload: Json) -> ErrorEvent | None:
         """The error that a payload reports; None if it reports none, or one that does not count."""
-        report, error = read_report(payload)
-        if report == "no error":
+        status, error = read_report(payload)
+        if status == "no error":
             return None
-        if report == "unknown" and not self.has_choices:
+        if status == "unknown" and not self.has_choices:
             shown = excerpt(dump(payload))
             raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
-        if self.has_all_reasons and report != "error":
+        if self.has_all_reasons and status != "error":
             text = f"ignored after the finish reason: {excerpt(dump(payload))}"
             self._warnings.setdefault(text, WarningEvent(text, raw=payload))
             return None
-        if report == "unknown":  # It may be an error. If it was ignored, a text that it cut would look complete.
+        if status == "unknown":  # It may be an error. If it was ignored, a text that it cut would look complete.
             unknown = "the server sent JSON that is no part of a chat completion"
             return ErrorEvent(f"{unknown}: {excerpt(dump(payload))}", raw=payload)
         body = payload if error is payload else {**payload, "error": error}

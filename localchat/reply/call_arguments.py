@@ -88,7 +88,14 @@ class CallArguments:
             self._scan_state = "closed"
 
     def parse(self) -> tuple[str, Json | None, str | None, str]:
-        """The text of the arguments, their value or None, the error, and a warning if the text was repaired."""
+        """The text of the arguments, their value or None, the error, and a warning if the text was repaired.
+
+        Repaired are JSON that is not exact, such as a text with a line end in it, and what servers add to it:
+
+            pieces                                  the text
+            '{}', '{"a": 1}'                        '{"a": 1}'
+            '{"a"', '{"a": 1', '{"a": 1}'           '{"a": 1}': each piece has the one before it
+        """
         text = self.text()
         arguments, error = parse_arguments(text)
         if error is None and parse_arguments(text, strict=True)[1] is not None:

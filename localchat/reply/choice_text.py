@@ -62,9 +62,15 @@ class ChoiceText:
         self._add(channel, text)
 
     def add_whole(self, channel: str, text: str) -> bool:
-        """Add the text of a complete message. After deltas, only what they lacked is emitted.
+        """Add the text of a complete message, of which only what the text before it lacks is emitted.
 
-        Returns False, with a warning, if the text does not begin with that of the deltas: it is not added.
+        before it           the message     emitted
+        deltas "Hello"      "Hello you"     " you"
+        deltas "Hello"      "Hello"         nothing: it repeats the deltas, or the beginning of them, as "Hel"
+        deltas "Hello"      "Bye"           nothing, with a warning, and the method returns False
+        message "Hello"     "Hello you"     " you": it has all of the text so far
+        message "Hello"     "Hello"         nothing: it repeats the message
+        message "Hello"     "Hel", "Bye"    all of it: this server sends the pieces of a text in messages
         """
         # The content of the message may have the tags or not, so it is compared with the content in both forms.
         known = [self._content, self._pieces["content"]] if channel == "content" else [self._pieces[channel]]
@@ -79,10 +85,7 @@ class ChoiceText:
     def _missing_part(self, seen: str, text: str) -> str | None:
         """The part of a message that the text before it lacks: "" if the message repeats it, None if they differ.
 
-        After deltas: the beginning of the text before it is a repetition.
-        Without deltas: a message has all of the text so far, or a piece, which may begin like the text before it. So
-        only the whole text is a repetition.
-        In both: a message that begins with the text before it continues it; blanks at the ends do not count.
+        Blanks at the ends do not count in a repetition.
         """
         stripped = text.strip()
         is_repeated = seen.strip().startswith(stripped) if self._had_deltas else seen.strip() == stripped

@@ -94,6 +94,10 @@ def _merged(objects: list[Json], joining: Joining, depth: int) -> Json:
 def _joined_items(items: list[Any], joining: Joining, depth: int) -> list[Any]:
     """The items of lists that come in pieces.
 
+        items                                                                       joined
+        {"type": "text", "text": "a"}, {"type": "text", "text": "b"}                {"type": "text", "text": "ab"}
+        {"type": "text", "text": "a", "signature": "x"}, {"type": "text", ...}      both as they are
+
     An item continues the last one of its type and index, unless that has another id or a signature, which ends an item.
     Encrypted items, which have `data`, are whole.
     """

@@ -19,6 +19,12 @@ def check_think_tags(mode: object) -> None:
 class ThinkSplitter:
     """Separates `<think>...</think>` at the start of the content from the rest, however the text is cut into pieces.
 
+        pieces              pairs
+        "<th"               none: it may be the beginning of a tag
+        "ink>Two"           ("reasoning", "Two")
+        " of</think>"       ("reasoning", " of")
+        "\n\nHello"         ("content", "Hello")
+
     Modes: "auto" accepts an opening tag that only blanks precede. "prefilled" means that the chat template wrote the
     opening tag, so that the content begins with reasoning. "off" leaves the content unchanged. Any other tag is text.
     """

@@ -37,8 +37,7 @@ class CompletionRequest(BaseRequest):
         # Whether a reply that a limit or a filter cut is returned, and not an error.
         self.allow_truncated: bool = fields.pop("allow_truncated", not self._is_chat)
         self.prompt: Any = self._read_prompt(prompt, method)
-        if self._is_chat and "messages" in self.extra_body:
-            raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
+        self.check_extra_body("messages" if self._is_chat else "prompt")
         # Then those that `extra_body` may have too: n, tools, functions, response_format.
         fields.update(self.extra_body)
         self.n_choices = self._count_choices()

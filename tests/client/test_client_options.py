@@ -92,6 +92,10 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("map", ([WITH_SYSTEM],), {"system": "x"}, "the prompt has a system message"),
     *((name, ("hi",), {"retries_on_mismatch": 1}, "'retries_on_mismatch'") for name in ("stream", "run", "complete")),
     *((name, (prompt,), {}, words) for name in ("chat", "stream", "run") for prompt, words in PROMPTS),
+    *((name, ("hi",), {"extra_body": {"messages": []}}, "messages is the first") for name in ("chat", "stream", "run")),
+    ("map", (["hi"],), {"extra_body": {"messages": []}}, "messages is the first argument"),
+    ("complete", ("hi",), {"extra_body": {"prompt": ["a", "b"]}}, "the field prompt is the first argument"),
+    ("embed", ("hi",), {"extra_body": {"input": "a"}}, "the field input is the first argument"),
     *((name, ("hi",), {"tools": 5}, "tools is a list of tools") for name in ("chat", "stream")),
     *(("chat", ("hi",), {"tools": tools}, "tools is a list of tools") for tools in ("abc", b"abc", MESSAGE)),
     *(("chat", ("hi",), {"tools": [tool]}, "a tool is a dict") for tool in ("abc", 5)),
@@ -370,6 +374,8 @@ BODIES = {
     "another character set": ('text/csv; header=present; charset="ISO-8859-1"', b"gr\xfc\xdf", "grüß"),
     "UTF-16": ("text/plain; charset=utf-16", "grüß".encode("utf-16"), "grüß"),
     "an unknown character set": ("text/plain; charset=klingon", "grüß".encode(), "grüß"),
+    "a codec that is no character set": ("text/plain; charset=undefined", "grüß".encode(), "grüß"),
+    "a character set with a null": ("text/plain; charset=a\0", "grüß".encode(), "grüß"),
     "no type": ("", "grüß".encode(), "grüß"),
 }
 

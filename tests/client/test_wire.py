@@ -188,15 +188,13 @@ def test_tools_from_a_generator_are_in_every_request():
 
 
 def test_request_from_messages_does_not_change_them():
-    """A function as a tool is not JSON, and only `run` calls it. Messages as a field would replace the prompt."""
+    """A function as a tool is not JSON, and only `run` calls it."""
     messages = [{"role": "user", "content": "hi"}]
     body = build_request(messages, model="m", system="s")
     assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
     assert messages == [{"role": "user", "content": "hi"}]
     with pytest.raises(TypeError, match=r"functions as tools go to run\(\)"):
         build_request("hi", tools=[{"type": "function"}, print])
-    with pytest.raises(ValueError, match="messages are the first argument"):
-        build_request("hi", extra_body={"messages": []})
 
 
 OPTIONS = {

@@ -1,6 +1,6 @@
 """Whether the branches of `oneOf` plainly exclude each other, so that it is `anyOf`.
 
-The objects of a branch may be closed, so that only the names that it declares are allowed (`prepare.ClosedBy`). A value
+The objects of a branch may be closed, so that only the names that it declares are allowed (`closing.ClosedBy`). A value
 is allowed if it matches one branch as it is written, so the other branch counts as open, as by the standard.
 """
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+# The limit of characters of a pattern: llguidance takes seconds for one that repeats `a?` so often.
+MAX_CHARS = 1 << 15
+
 _ATOM = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[uxpP]\{[^}]*\}|.)|[^\\]"  # An escape, or another character.
 # An escaped character, or another one.
 _CHARACTER = re.compile(r"\\.|.", re.DOTALL)
@@ -69,6 +72,11 @@ def _with_classes(pattern: str, escapes: Mapping[str, str], negation: str) -> st
         return f"[{match[1] and negation}{_RANGE.sub(characters, match[2])}]"
 
     return _CLASS.sub(convert, pattern)
+
+
+def too_long(pattern: str) -> str:
+    """The length of a pattern and the limit, in words, if the pattern is too long; else ""."""
+    return f"{len(pattern)} characters, the limit is {MAX_CHARS}" if len(pattern) > MAX_CHARS else ""
 
 
 def without_anchors(pattern: str) -> str:

@@ -13,14 +13,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Callable
 from urllib.parse import quote
 
+from .closing import ClosedBy, close, parts_of
 from .exclusion import exclude_each_other
-from .patterns import in_json_schema, whole_names
-from .simplify import keywords_beside_type, simplified
-from .walk import IN_PLACE, Schema, escaped, schemas_of_value, subschemas, target_of, with_children
+from .patterns import in_json_schema
+from .simplify import simplified
+from .walk import IN_PLACE, Schema, escaped, subschemas, target_of, with_children
 
 # llguidance reads numbers as floats, which have all integers up to this one.
 MAX_INTEGER = 1 << 53
@@ -28,25 +28,6 @@ MAX_INTEGER = 1 << 53
 _MAX_READ, _MAX_PAIRS = 300_000, 50_000
 # A reference to a definition with a simple name, or to the root.
 _DEFINITION = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?")
-
-
-class ClosedBy(Enum):
-    """What forbids the names that an object does not declare.
-
-        {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}]}
-
-    This schema is closed by itself: it allows the names "a", "b" and "c". Its two parts are closed by the combination:
-    if they were closed by themselves, they would forbid "a".
-
-        {"oneOf": [{"type": "object", "properties": {"b": {}}}, {"type": "object", "properties": {"c": {}}}]}
-
-    Nothing closes these two. As they stand, {"b": 1} matches both, so `oneOf` refuses it. If they were closed, it would
-    match the first one alone, and be allowed.
-    """
-
-    ITSELF = "itself"
-    COMBINATION = "combination"
-    NOTHING = "nothing"  # It is inside `oneOf`, and stays open.
 
 
 @dataclass(frozen=True)
@@ -120,13 +101,18 @@ class Preparation:
     def rewrite(self, schema: Any, context: Context) -> Any:
         """The schema for llguidance that stands in the place of a schema.
 
-        The order of the steps matters, since each reads what the steps before it write:
+        The order of the steps matters, since each reads what the steps before it write. With the schema
 
-        1. write it in fewer keywords (`simplify.py`);
-        2. find the parts: the schemas that apply to the same value, some of which may be closed together;
-        3. replace `oneOf` by `anyOf` if its branches exclude each other, which depends on whether they will be closed;
-        4. rewrite the values of the keywords, with the inner schemas, which depends on whether `oneOf` is still there;
-        5. close the schema: allow the names that its parts declare, and no others.
+            {"properties": {"a": A}, "oneOf": [{"properties": {"b": {"const": "x"}}, "required": ["b"]},
+                                               {"properties": {"b": {"const": "y"}}, "required": ["b"]}]}
+
+        1. write it in fewer keywords (`simplify.py`): add {"type": "object"};
+        2. find its parts, which may be closed together (`closing.py`): the schema and its two branches;
+        3. replace `oneOf` by `anyOf` if its branches exclude each other, which depends on whether they will be closed:
+           "x" is not "y";
+        4. rewrite the values of the keywords, with the inner schemas, which depends on whether `oneOf` is still there:
+           A and the branches are rewritten, and the branches are not closed by themselves;
+        5. close it, with the names of its parts: add {"properties": {"b": true}, "additionalProperties": false}.
         """
         if not isinstance(schema, dict):
             return schema
@@ -135,9 +121,7 @@ class Preparation:
         schema = simplified(schema, self.root, may_lack_type=context.closed_by is ClosedBy.NOTHING)
         if not isinstance(schema, dict):
             return schema
-        # In the first example of `ClosedBy`, the parts are the schema and its two branches. A schema that is only a
-        # choice or a reference declares no names: it has no parts, and its branches are closed by themselves.
-        parts = [] if _is_only_choice(schema) else list(schemas_of_value(schema, self.root))
+        parts = parts_of(schema, self.root)
         self.count(len(parts))
         context_of_parts = context
         if context.is_closed_by_itself and len(parts) > 1:
@@ -147,7 +131,7 @@ class Preparation:
         for keyword, value in schema.items():
             result[keyword] = _rewritten_value(keyword, value, _inner_context(keyword, context, context_of_parts))
         if context.is_closed_by_itself and parts:
-            _close(result, parts)
+            close(result, parts)
         return result
 
     def count(self, n_schemas: int) -> None:
@@ -188,15 +172,6 @@ def _inner_context(keyword: str, context: Context, context_of_parts: Context) ->
     return replace(context, closed_by=ClosedBy.ITSELF)
 
 
-# --- choices, and closed objects ---
-
-
-def _is_only_choice(schema: Schema) -> bool:
-    """Whether a schema is one of its branches, or the target of its reference, and nothing else."""
-    keywords = keywords_beside_type(schema)
-    return len(keywords) == 1 and bool(keywords & {"anyOf", "oneOf", "$ref"})
-
-
 def _with_any_of(schema: Schema, context: Context) -> Schema:
     """A schema with `anyOf` in place of `oneOf`, if it is plain that no value matches two branches."""
     if "oneOf" not in schema or "anyOf" in schema or not context.preparation.may_compare(len(schema["oneOf"])):
@@ -204,33 +179,6 @@ def _with_any_of(schema: Schema, context: Context) -> Schema:
     if not exclude_each_other(schema["oneOf"], context.root, are_closed=context.is_closed_by_itself):
         return schema
     return {("anyOf" if keyword == "oneOf" else keyword): value for keyword, value in schema.items()}
-
-
-def _close(schema: Schema, parts: list[Schema]) -> None:
-    """Allow only the names that the parts of an object declare, if they declare any and allow no others.
-
-    Of the parts {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}]} and {"properties": {"b": {}}}, the
-    schema becomes
-
-        {"properties": {"a": {}, "b": true}, "anyOf": [...], "additionalProperties": false}
-    """
-    declares = any("properties" in part for part in parts)
-    if not declares or any("additionalProperties" in part for part in parts):
-        return
-    # The branches of a `oneOf` stay open, so an object with one beside other keywords does, too. `schema` is the first
-    # part after its rewriting, in which `oneOf` may have become `anyOf`.
-    if len(parts) > 1 and any("oneOf" in part for part in (schema, *parts[1:])):
-        return
-    # A required name counts as declared: a closed object without it could never be complete.
-    names = [name for part in parts for keyword in ("properties", "required") for name in part.get(keyword, ())]
-    # The patterns of a few names have become properties, see `simplify.py`.
-    all_patterns = [pattern for part in parts for pattern in part.get("patternProperties", ())]
-    names += [name for pattern in all_patterns for name in whole_names(pattern)]
-    patterns = [in_json_schema(pattern) for pattern in all_patterns if not whole_names(pattern)]
-    for keyword, allowed in ("properties", names), ("patternProperties", patterns):
-        if allowed:
-            schema[keyword] = {**dict.fromkeys(allowed, True), **schema.get(keyword, {})}
-    schema["additionalProperties"] = False
 
 
 # --- the functions that rewrite the value of a keyword ---

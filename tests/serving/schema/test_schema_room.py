@@ -17,9 +17,10 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.schema.check import checked
 from localchat.serving.schema.finite import has_finite_value
+from localchat.serving.schema.loosen import loosened
 from localchat.serving.schema.patterns import between_slashes, in_grammar, in_json_schema, without_anchors
 from localchat.serving.schema.prepare import prepared
-from localchat.serving.schema.refuse import loosened, refusal
+from localchat.serving.schema.refuse import refusal
 from localchat.serving.schema.types import types_at
 from localchat.serving.schema.walk import ROOT, Place, at_pointer, subschemas, target_of, used_schemas
 from tests.support.chat_requests import HI, parse_responses

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...core.errors import field_error
+from ...schema.loosen import loosened
 from ...schema.prepare import prepared, prepared_arguments
-from ...schema.refuse import loosened, refusal
+from ...schema.refuse import refusal
 from ...schema.source_places import SourcePlaces
 
 log = logging.getLogger("localchat.server")

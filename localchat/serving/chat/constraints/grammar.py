@@ -27,8 +27,7 @@ from typing import Any, NamedTuple
 
 from ...core.request import ResponseFormat
 from ...schema.compiler import is_empty, json_rule
-from ...schema.patterns import between_slashes, in_grammar
-from ...schema.refuse import MAX_PATTERN_CHARS
+from ...schema.patterns import between_slashes, in_grammar, too_long
 from ..dialects import Dialect
 from ..dialects.call_format import CallFormat
 from ..dialects.dialect import ReasoningStart
@@ -111,8 +110,9 @@ class OutputGrammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join(map(regex_literal, value)))
         if format.kind == "regex":
-            if len(value) > MAX_PATTERN_CHARS:
-                raise ValueError(f"it has {len(value)} characters, the limit is {MAX_PATTERN_CHARS}")
+            length = too_long(value)
+            if length:
+                raise ValueError(f"it has {length}")
             rule: str = self._rules.regex(f"(?:{between_slashes(in_grammar(value))})")
         else:
             rule = self._rules.rule(gbnf_rule(value))
@@ -157,7 +157,7 @@ class OutputGrammar:
             for name in self._schemas
         ]
         text = self._rules.free_text([*map(regex_literal, dialect.openers), *heads])
-        return " | ".join([text, *(self._calls(format, free_text=text) for format in formats)])
+        return " | ".join([text, *(self._calls_after(text, format) for format in formats)])
 
     def _recipients(self, formats: Sequence[CallFormat]) -> str:
         r"""An output of texts and then calls, each with a recipient, which its first token shows: "all" or a tool.
@@ -195,7 +195,7 @@ class OutputGrammar:
         options = [seq(self._literal(end, free_text=text), f"({output})") for end, output in ends.items()]
         for format in dialect.calls if self._functions and not self._source.has_prefill else ():
             if format.opener:
-                options.append(self._calls(format, free_text=text))
+                options.append(self._calls_after(text, format))
         rest = self._rules.rule(" | ".join(options))
         if reasoning == "open":
             return rest
@@ -205,17 +205,31 @@ class OutputGrammar:
 
     # --- calls ---
 
-    def _calls(self, format: CallFormat, *, prefix: str = "", free_text: Terminal | None = None) -> str:
-        """One or more calls, after the text `prefix`, or after a free text."""
-        head, first = text_of(prefix, format.section_begin, format.call_head), ""
-        if free_text and format.opener:
-            # One lexeme for the free text and the opener, and the calls of all tools without it.
-            first = self._literal(format.opener, free_text=free_text)
-            head, free_text = _without_start(head, format.opener), None
-        first = seq(first, self._call(format, head, free_text=free_text))
+    def _calls(self, format: CallFormat, *, prefix: str = "") -> str:
+        """One or more calls, after the text `prefix`."""
+        head = text_of(prefix, format.section_begin, format.call_head)
+        return self._and_others(format, self._call(format, head))
+
+    def _calls_after(self, free_text: Terminal, format: CallFormat) -> str:
+        r"""A free text, then one or more calls.
+
+        The free text is one lexeme with the opener of the format, or with all that precedes the arguments of a call if
+        the format has no opener:
+
+            T_1: T_0 /<tool_call>/                        which the calls of all tools follow
+            T_2: T_0 /\{"name": "now", "parameters": /    for each tool
+        """
+        head = text_of(format.section_begin, format.call_head)
+        if not format.opener:
+            return self._and_others(format, self._call(format, head, free_text=free_text))
+        opener = self._literal(format.opener, free_text=free_text)
+        return seq(opener, self._and_others(format, self._call(format, _without_start(head, format.opener))))
+
+    def _and_others(self, format: CallFormat, first_call: str) -> str:
+        """A first call, any number of others, and the end of their section."""
         next_head = text_of(format.between_calls, format.call_head)
         others = "" if self._source.max_calls == 1 else self._call(format, next_head) + "*"
-        return seq(first, others, self._literal(format.section_end))
+        return seq(first_call, others, self._literal(format.section_end))
 
     def _call(self, format: CallFormat, head: Text, *, free_text: Terminal | None = None) -> str:
         """A call of one of the tools: `head`, perhaps after a free text, the arguments, `call_tail`."""

@@ -14,6 +14,7 @@
     call_reader.py      reads a call in any format
     object_reader.py    reads a call that is a JSON object
     argument_reader.py  reads arguments that are written one by one
+    element_reader.py   reads arguments that are nested elements
     values.py           reads values in JSON and in other notations
     bare_text.py        makes JSON of a text between tags
     calls.py            emits the events of calls

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import enum
 import json
-from typing import Optional, Union
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING
@@ -14,31 +12,18 @@ from .call_format import CallFormat
 from .calls import Calls
 from .values import read_container
 
-_ITEM = "item"  # The name of list items that are elements.
-Path = tuple[Optional[str], ...]  # That of `Calls.types_at`.
-_MAX_DEPTH = 60  # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
-
-
-class NoMarker(enum.Enum):
-    """Why no marker ends an argument or an element."""
-
-    OTHER_TEXT = "another text follows, which ends the call too"
-    OUTPUT_END = "the output ends, perhaps inside a marker"
-
-
-End = Union[str, NoMarker]
-"""What ends an argument or an element: the marker, which was read, or that there is none."""
-
 
 class ArgumentReader:
     """Reads the arguments of one call.
 
-    Those of MiniMax-M3 are nested elements, with a prefix P before every tag. {"a": "text", "b": [1]} is written as
+    In the family of Qwen3-Coder, the texts after the name of the tool, and what is emitted for each:
 
-        P<a>textP</a>P<b>P<item>1P</item>P</b>
+        <parameter=city>Rome</parameter>     {"city": "Rome"
+        <parameter=days>3</parameter>        , "days": 3
+        </function>                          }
 
-    Models leave out end tags. The call, and all that is open in it, ends at each of `call_ends`. In nested elements,
-    where each tag has the prefix, a value ends at any tag.
+    Text that is neither an argument nor the end of a call ends the call, and is content. If the output is cut, the call
+    stays open.
     """
 
     def __init__(self, format: CallFormat, arguments: ArgumentFormat, cursor: Cursor, calls: Calls, tool: str) -> None:
@@ -47,110 +32,68 @@ class ArgumentReader:
         self._calls = calls
         self._tool = tool
         self._next_call = format.next_opener
+        # The markers that end the arguments. Models leave out some of them, so the next call ends them, too.
         self._call_ends = (*format.ends, self._next_call)
-        # The beginning of any end tag; "": values have no nested elements. A tag with another name is taken for that of
-        # the innermost element.
-        self._any_end = arguments.before_key + "/" if arguments.repeats_key else ""
 
     def read(self) -> Reader[None]:
         """Begin the call and read the arguments. Raises Mismatch unless an argument or the end of the call is next."""
-        start = self._format.before_key
-        end: End = yield from self._cursor.expect(start, *self._call_ends)
-        self._calls.start(self._tool)
-        self._cursor.commit()
-        if end == start:
-            end = yield from self._items(*self._call_ends, types=frozenset({"object"}))
-        else:
-            self._calls.arguments("{}")
-        # Another text is content. If the output ends first, the call is cut.
-        self._calls.is_open = end is NoMarker.OUTPUT_END
-        if end == self._next_call:
-            self._cursor.unread(end)
+        calls, cursor = self._calls, self._cursor
+        next_argument = self._format.before_key
+        markers = (next_argument, *self._call_ends)
+        marker: str | None = yield from cursor.expect(*markers)
+        calls.start(self._tool)
+        cursor.commit()
+        before = "{"
+        while marker == next_argument:
+            name = yield from self._name()
+            calls.arguments(f"{before}{json.dumps(name, ensure_ascii=False)}: ")
+            before = ", "
+            end = yield from self._value(name)
+            if end is None:
+                return
+            marker = end if end in markers else (yield from cursor.read_end(*markers))
+            if marker is not None and marker not in markers:  # The output ends, perhaps inside a marker.
+                return
+        calls.arguments("{}" if before == "{" else "}")
+        calls.is_open = False
+        if marker == self._next_call:
+            cursor.unread(marker)
 
-    def _items(self, *ends: str, types: frozenset[str], path: Path = ()) -> Reader[End]:
-        """Emit the arguments, or the elements in an element, as an object or a list. Returns what ends them.
+    def _name(self) -> Reader[str]:
+        """Read a name up to `after_key`."""
+        return (yield from self._cursor.read_until(self._format.after_key))[0].strip()
 
-        The first `before_key` was read already. `ends` are the markers after the last item, `types` are those that the
-        schema allows, `path` is that of `Calls.types_at`: empty for the arguments themselves.
-        """
-        next_item = self._format.before_key
-        is_first, is_list = True, False
-        end: End = next_item
-        while end == next_item:
-            name = (yield from self._cursor.read_until(self._format.after_key))[0].strip()
-            # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
-            is_list = is_list or (is_first and name == _ITEM and types != {"object"})
-            key = "" if is_list else json.dumps(name, ensure_ascii=False) + ": "
-            self._calls.arguments((("[" if is_list else "{") if is_first else ", ") + key)
-            is_first = False
-            end = yield from self._value(name, (*path, None if types == {"array"} else name))
-            has_end_tag = end not in (next_item, *self._call_ends, NoMarker.OUTPUT_END)
-            if has_end_tag:
-                end = yield from self._after_item(*ends, is_element=bool(path))
-        if end is not NoMarker.OUTPUT_END:
-            self._calls.arguments("]" if is_list else "}")
-        return end
-
-    def _after_item(self, *ends: str, is_element: bool) -> Reader[End]:
-        """Read the marker that follows an argument or element: that of the next one, or one of `ends`."""
-        markers = (self._format.before_key, *ends)
-        if is_element:
-            # Other text between elements is dropped.
-            _, marker = yield from self._cursor.read_until(*markers, self._any_end)
-            return (yield from self._end(marker))
-        marker = yield from self._cursor.read_end(*markers)
-        if marker is None:
-            return NoMarker.OTHER_TEXT
-        return marker if marker in markers else NoMarker.OUTPUT_END
-
-    def _end(self, marker: str | None) -> Reader[End]:
-        """The end that a marker is, which was read. If it is the beginning of an end tag, read the rest of the tag."""
-        if marker and marker == self._any_end:
-            yield from self._cursor.read_until(self._format.after_key)
-        return marker or NoMarker.OUTPUT_END
-
-    def _value(self, name: str, path: Path) -> Reader[End]:
-        """Emit the value of the argument or element `name`. Returns what ends it."""
+    def _value(self, name: str) -> Reader[str | None]:
+        """Emit the value of the argument `name`. Returns the marker that ends it; None: the output ends."""
         format, cursor = self._format, self._cursor
-        types = self._calls.types_at(self._tool, *path)
-        end, *other_ends = self._ends_of_value(name)
+        types = self._calls.types_at(self._tool, name)
+        ends = (format.after_value, f"\n{format.after_value}") if format.value_on_lines else (format.after_value,)
         if format.before_value:
-            attributes, marker = yield from cursor.read_until(format.before_value, end, *other_ends)
-            if marker in (end, *other_ends):
+            attributes, marker = yield from cursor.read_until(format.before_value, *ends)
+            if marker in ends:
                 # The model left out the text before the value.
                 self._calls.arguments(value_json(attributes.strip("\n"), types))
-                return (yield from self._end(marker))
+                return marker
             types = stated_types(attributes) or types
         if format.value_on_lines:
             yield from cursor.read_one_of("\n")
         quote, end_quote = format.quotes
         if quote and (yield from cursor.read_one_of(quote)):
-            return (yield from self._string(*(end_quote + space + end for space in ("", " ", "\n"))))
+            return (yield from self._string(*(end_quote + space + format.after_value for space in ("", " ", "\n"))))
+        return (yield from self._bare_value(types, *ends))
+
+    def _bare_value(self, types: frozenset[str], *ends: str) -> Reader[str | None]:
+        """Emit a value without quotes, as JSON of one of these types. Returns what `_value` does."""
         if types == STRING:
-            return (yield from self._string(end, *other_ends))
-        return (yield from self._value_or_text(end, *other_ends, types=types, path=path))
-
-    def _ends_of_value(self, name: str) -> tuple[str, ...]:
-        """The markers that end the value of this argument or element, its end tag first."""
-        format = self._format
-        if format.repeats_key:
-            end = format.after_value + name + format.after_key
-            return (end, format.before_key, *self._call_ends, self._any_end)
-        return (format.after_value, f"\n{format.after_value}") if format.value_on_lines else (format.after_value,)
-
-    def _value_or_text(self, end: str, *other_ends: str, types: frozenset[str], path: Path) -> Reader[End]:
-        """Emit a value that may have any type: as JSON, as elements, or as text if it is neither."""
+            return (yield from self._string(*ends))
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
         container, corrected = yield from read_container(self._cursor)
-        has_elements = self._format.repeats_key and not container and len(path) < _MAX_DEPTH
-        if has_elements and (yield from self._begins_element()):
-            return (yield from self._items(end, *self._call_ends, types=types, path=path))
-        text, marker = yield from self._cursor.read_until(end, *other_ends)
+        text, marker = yield from self._cursor.read_until(*ends)
         json_text = corrected + text
         self._calls.arguments(value_json(container + text, types, json_text=json_text) if marker else json_text)
-        return (yield from self._end(marker))
+        return marker
 
-    def _string(self, *ends: str) -> Reader[End]:
+    def _string(self, *ends: str) -> Reader[str | None]:
         """Emit a value that must be a string, which can be streamed before its end is known."""
         self._calls.arguments('"')
         marker = yield from self._cursor.emit_until(
@@ -159,15 +102,4 @@ class ArgumentReader:
         if marker:
             self._cursor.take(len(marker))
             self._calls.arguments('"')
-        return (yield from self._end(marker))
-
-    def _begins_element(self) -> Reader[bool]:
-        """Read white space and the start of an element; nothing if another text is next."""
-        start = self._format.before_key
-        self._cursor.checkpoint()
-        yield from self._cursor.read_run()
-        if (yield from self._cursor.read_one_of(start, self._any_end, *self._call_ends)) == start:
-            self._cursor.commit()
-            return True
-        self._cursor.rewind()
-        return False
+        return marker

@@ -12,6 +12,7 @@ from ...core.scan import Cursor, Mismatch, Reader
 from .argument_reader import ArgumentReader
 from .call_format import CallFormat
 from .calls import Calls, emit_broken_arguments
+from .element_reader import ElementReader
 from .holes import Hole, Text, text_of, words_of
 from .object_reader import ObjectReader
 from .values import NAME, ValueReader, read_value
@@ -42,7 +43,8 @@ def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None
         raise Mismatch
     else:
         assert not call_id, "the only id before arguments one by one is a number, that of Kimi K3"
-        yield from ArgumentReader(format, format.arguments, cursor, calls, name).read()
+        reader = ElementReader if format.arguments.repeats_key else ArgumentReader
+        yield from reader(format, format.arguments, cursor, calls, name).read()
     yield from cursor.read_end(*format.ends)
 
 

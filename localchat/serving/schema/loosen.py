@@ -1,0 +1,59 @@
+"""Leaves out of a prepared schema what no grammar enforces, for the arguments of tools that the model need not call."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+from .compiler import OVERLAP
+from .refuse import Refusal, keyword_refusals, refusal
+from .walk import Node, Schema, at_pointer, unescaped, used_schemas
+
+# The limits of the parts that are left out of a schema, and of the characters that are checked for it.
+_MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
+
+
+def loosened(schema: Schema) -> tuple[Schema, list[Refusal]]:
+    """A prepared schema of objects without what cannot be enforced, and the parts that are not enforced.
+
+    If there are very many, only the first ones are reported.
+    """
+    first = refusal(schema)
+    if first is None:
+        return schema, []
+    ignored = itertools.islice(_ignored_if_lenient(used_schemas(schema)), _MAX_LEFT_OUT)
+    refusals = {refused.pointer: refused for refused in ignored} or {first.pointer: first}
+    # The schema is copied through its text, since `_leave_out` changes it.
+    text = json.dumps({**schema, "x-guidance": {"lenient": True, "coerce_one_of": True}})
+    schema = json.loads(text)
+    for _ in range(min(_MAX_LEFT_OUT, 1 + _MAX_CHECKED // len(text))):
+        refused = refusal(schema)
+        if refused is None:
+            return schema, list(refusals.values())
+        refusals.setdefault(refused.pointer, refused)
+        if not refused.pointer:
+            break
+        _leave_out(refused, schema)
+    return {"type": "object"}, list(refusals.values())
+
+
+def _ignored_if_lenient(nodes: Sequence[Node]) -> Iterator[Refusal]:
+    """What llguidance does not enforce in its lenient mode, where `oneOf` is `anyOf`, and keywords may be ignored."""
+    for node in nodes:
+        yield from keyword_refusals([node], is_lenient=False)
+        if "oneOf" in node.schema:
+            yield Refusal(node.place, "oneOf", OVERLAP)
+
+
+def _leave_out(refused: Refusal, schema: Schema) -> None:
+    """Remove a keyword of an inner schema, or all that the inner schema restricts beside its type."""
+    pointer = refused.place.pointer
+    if refused.keyword:
+        del at_pointer(pointer, schema)[refused.keyword]
+        return
+    parent, _, step = pointer.rpartition("/")
+    holder = at_pointer(parent, schema)
+    key = int(step) if isinstance(holder, list) else unescaped(step)
+    part = holder[key]
+    holder[key] = {"type": part["type"]} if isinstance(part, dict) and part.keys() > {"type"} else True
