@@ -23,7 +23,17 @@ _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "nul
 
 
 class CompletionRequest(BaseRequest):
-    """The request of a method that generates text. The prompt of `complete` is text, that of any other a chat."""
+    """The request of a method that generates text. The prompt of `complete` is text, that of any other a chat.
+
+    chat("Hi", model="m", seed=1, timeout=5, think_tags="off", extra_body={"top_k": 2}) has the `fields`
+
+        {"seed": 1, "top_k": 2}
+
+    and, since `timeout` and `think_tags` are no fields of a request, the `body`
+
+        {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "seed": 1, "top_k": 2,
+         "stream": True, "stream_options": {"include_usage": True}}
+    """
 
     def __init__(self, settings: Settings, prompt: Any, options: Mapping[str, Any], method: str) -> None:
         super().__init__(settings, options, method)

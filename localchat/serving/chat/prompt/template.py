@@ -173,7 +173,7 @@ class ChatTemplate:
         prompt += ("" if is_open else dialect.reasoning.start + "\n") + marked_reasoning
         if text is None:
             return prompt
-        return prompt + "\n" + dialect.reasoning.end + dialect.text_start.after_reasoning + marked_text
+        return prompt + dialect.reasoning.closing + dialect.text_start.after_reasoning + marked_text
 
     def marked(self, value: Any) -> Any:
         """A copy of a JSON value of a request, whose strings yield no control tokens in a rendered prompt."""
