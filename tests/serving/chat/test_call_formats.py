@@ -277,3 +277,13 @@ def test_name_with_json_escapes_is_written_as_the_format_reads_it(name: str, i: 
     text = format.written([{"name": called, "arguments": {}}])
     if format.opener or dialect.text_start.first:
         assert calls_in(dialect, [tool(called, {}, ())], text) == [(called, {})]
+
+
+FIELDS = {"a:b": 1, "": "x", " c ": [], "it's": {"d,e": None}, 'say "hi"': True, "<f": 0.5}
+
+
+@pytest.mark.parametrize(("name", "i"), FORMATS, ids=str)
+def test_names_of_fields_inside_an_argument_are_written_as_the_format_reads_them(name: str, i: int):
+    tools = (tool("f", {"opt": {"type": "object"}}, ()),)
+    text = DIALECTS[name].calls[i].written([{"name": "f", "arguments": {"opt": FIELDS}}])
+    assert calls_in(DIALECTS[name], tools, text) == [("f", {"opt": FIELDS})]

@@ -33,7 +33,7 @@ ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:
 SELFIE = " to=selfie<|message|>Hi<|eom|>"
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 BROWSER = "<|channel|>commentary to=browser.search<|message|>{}<|end|>"
-START = "<|start|>assistant"
+START, FINAL = "<|start|>assistant", "<|channel|>final<|message|>"
 NOW, ANALYSIS, R = ("now", "{}"), ("get_analysis", "{}"), Reasoning
 # For each family: the case, the text, the events, and the prompt.
 LFM2 = "<|tool_call_start|>[{}]<|tool_call_end|>"
@@ -113,6 +113,8 @@ CASES = {
         ("reasoning between", f"{GEMMA % '{}'}<|channel>thought\n<channel|>{GEMMA % '{}'}", [NOW, NOW]),
     ],
     "harmony": [
+        ("text like a header", "<|channel|>is a tag<|end|>" + START + FINAL + "Hi", ["<|channel|>is a tagHi"]),
+        ("a header that is cut", START + " to=now, say" + START + FINAL + "Hi", [START + " to=now, sayHi"]),
         ("header in the prompt", "Hi", ["Hi"], START + "<|channel|>final<|message|>"),
         ("open reasoning", "hm", [R("hm")], START + "<|channel|>analysis<|message|>It"),
         ("closed reasoning", "hm", ["hm"], START + "<|channel|>analysis<|message|>It<|end|>"),
