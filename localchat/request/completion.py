@@ -108,7 +108,10 @@ class CompletionRequest(BaseRequest):
         return body
 
     async def send(self, call: Call) -> None:
-        """Send the request, and repeat it without what the server refuses."""
+        """Send the request, and repeat it without what the server refuses.
+
+        Each repetition has less than the one before, or another model, which is replaced once: so they come to an end.
+        """
         learned, expected = self._settings.learned, self.expected
         if self._media:  # Their files are read in a thread.
             from .media import attach
@@ -118,6 +121,7 @@ class CompletionRequest(BaseRequest):
         path = "chat/completions" if self._is_chat else "completions"
         body = self.body(await self.model(call))
         refused: set[str] = set()
+        has_first_model = True
         while True:
             try:
                 await call.send("POST", path, body if expected is None else expected.apply(body))
@@ -129,8 +133,9 @@ class CompletionRequest(BaseRequest):
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
-                if not await self._replace_model(call, body):
+                if not (has_first_model and await self._replace_model(call, body)):
                     raise
+                has_first_model = False
         # Only after success: an error that quotes the whole request names fields that the server takes.
         learned.refused_fields |= refused
         if expected is not None:
