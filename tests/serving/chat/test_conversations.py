@@ -205,6 +205,16 @@ def test_reasoning_of_joined_messages_is_in_the_prompt(key: str):
     assert [prompt.count(text) for text in ("B2", "B3")] == [1, 1]
 
 
+def test_reasoning_stays_beside_the_calls_of_a_message_whose_text_becomes_another_one():
+    """Templates such as those of Gemma 4 and Command R7B print reasoning only beside calls."""
+    source = STRANGE["text beside calls is left out"].replace(
+        "{{ message.tool", "{{ message.reasoning_content }}{{ message.tool"
+    )
+    message = {**assistant("A1", 1), "reasoning_content": "B1"}
+    prompt = without_markers(ChatTemplate(source).render([user("U1"), message, result(1, "R1")], tools=TOOLS))
+    assert re.findall("U1|A1|B1|place 1|R1", prompt) == ["U1", "A1", "B1", "place 1", "R1"]
+
+
 def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages, where each result names its function."""
     question, calling, *results = messages

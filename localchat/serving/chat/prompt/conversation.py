@@ -66,9 +66,8 @@ def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
     """The messages, where one with text and calls is two: some templates print no text beside calls."""
     for message in messages:
         if message.get("tool_calls") and message.get("content"):
-            calls = {key: value for key, value in message.items() if key not in ("content", "reasoning_content")}
-            yield {key: value for key, value in message.items() if key != "tool_calls"}
-            yield {**calls, "content": ""}
+            yield {key: value for key, value in message.items() if key not in ("tool_calls", "reasoning_content")}
+            yield {**message, "content": ""}
         else:
             yield message
 
