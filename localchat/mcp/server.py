@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
+from ..request.options import check_callback
 from ..schema import targets
 from ..texts import escaped
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
@@ -309,6 +310,8 @@ class BaseMCPServer:
         on_progress: Callable[[Progress], object] | None = None,
     ) -> MCPResult:
         params = {"name": name, "arguments": dict(arguments or {})}
+        if on_progress is not None:
+            check_callback("on_progress", on_progress)
         report = on_progress or (lambda progress: None)
         limits = self._limits(timeout)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localchat.errors import LocalChatError, ProtocolError
+from localchat.errors import IncompleteStream, LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.finish_reason import normal_reason
@@ -229,6 +229,17 @@ def test_body_may_begin_with_a_byte_order_mark_and_blank_lines(before: str):
     body = before + json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
     assert [event.type for events in parser.feed(body.encode(), is_end=True) for event in events]
     assert parser.reply().text == "Hi"
+
+
+@pytest.mark.parametrize("n_bytes", [1, 7, 1000])
+def test_error_shows_the_beginning_of_the_body_whatever_the_first_read_had(n_bytes: int):
+    body = b'data: {"id": "1", "object": "chat.completion.chunk"'
+    parser = ResponseParser()
+    for start in range(0, len(body), n_bytes):
+        assert not list(parser.feed(body[start : start + n_bytes]))
+    assert not list(parser.feed(b"", is_end=True))
+    with pytest.raises(IncompleteStream, match=f"it begins: {body.decode()}"):
+        list(parser.finish())
 
 
 @pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])
