@@ -157,6 +157,7 @@ class OutputReader:
             n_prompt=self.n_prompt,
             n_cached=self._n_cached,
             n_completion=self._n_completion,
+            n_first=min(self._n_completion, 1),
             queue_s=_seconds(self._submitted_at, self._started_at),
             prompt_s=_seconds(self._started_at, self._first_at),
             completion_s=_seconds(self._first_at, self._last_at),
