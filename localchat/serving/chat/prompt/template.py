@@ -145,8 +145,9 @@ class ChatTemplate:
 
         Mistral Nemo shows them only before a message of the user, which a conversation may lack.
         """
+        # Usually the descriptions show that the tools are there, as text or as JSON.
         descriptions = [tool["function"].get("description") for tool in tools]
-        if all(text and text in prompt for text in descriptions):
+        if all(text and (text in prompt or to_json(text)[1:-1] in prompt) for text in descriptions):
             return
         try:
             prompt_without = self._render_form(messages, None, capabilities, variables, deadline)
