@@ -205,6 +205,20 @@ def test_reasoning_of_joined_messages_is_in_the_prompt(key: str):
     assert [prompt.count(text) for text in ("B2", "B3")] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("{{ message.tool_calls", ["U1", "A1", "B1", "place 1", "R1"]),  # As the templates of Gemma 4 and Command R7B.
+        ("{{ message.content", ["U1", "B1", "A1", "place 1", "R1"]),
+    ],
+)
+def test_reasoning_of_a_message_that_becomes_two_is_beside_what_the_template_prints_it_with(place: str, expected: Any):
+    source = STRANGE["text beside calls is left out"].replace(place, "{{ message.reasoning_content }}" + place)
+    message = {**assistant("A1", 1), "reasoning_content": "B1"}
+    prompt = without_markers(ChatTemplate(source).render([user("U1"), message, result(1, "R1")], tools=TOOLS))
+    assert re.findall("U1|A1|B1|place 1|R1", prompt) == expected
+
+
 def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages, where each result names its function."""
     question, calling, *results = messages

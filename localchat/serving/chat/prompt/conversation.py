@@ -29,7 +29,7 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
     with_system_first = _systems_at_start(messages)
     yield with_system_first, capabilities
     # No text beside calls: Llama 3.1 leaves it out.
-    simple = list(_split_calls(with_system_first))
+    simple = list(_split_calls(with_system_first, keeps_reasoning=not capabilities.reasons_in_texts))
     yield simple, capabilities
     # No two texts of one role in a row, and no text of the user after a result: Mistral Nemo refuses them.
     yield joined(simple, _is_continued_by), capabilities
@@ -62,13 +62,18 @@ def _sorted_results(results: Messages, calls: Sequence[Mapping[str, Any]]) -> Me
     return [results[i] for i in dict.fromkeys((*indexes, *range(len(results))))]
 
 
-def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
-    """The messages, where one with text and calls is two: some templates print no text beside calls."""
+def _split_calls(messages: Messages, *, keeps_reasoning: bool) -> Iterator[Mapping[str, Any]]:
+    """The messages, where one with text and calls is two: some templates print no text beside calls.
+
+    With `keeps_reasoning`, its reasoning stays beside the calls; otherwise it precedes the text.
+    """
     for message in messages:
         if message.get("tool_calls") and message.get("content"):
-            calls = {key: value for key, value in message.items() if key not in ("content", "reasoning_content")}
-            yield {key: value for key, value in message.items() if key != "tool_calls"}
-            yield {**calls, "content": ""}
+            with_text = {key: value for key, value in message.items() if key != "tool_calls"}
+            with_calls = {**message, "content": ""}
+            (with_text if keeps_reasoning else with_calls).pop("reasoning_content", None)
+            yield with_text
+            yield with_calls
         else:
             yield message
 
