@@ -29,6 +29,7 @@ class Embeddings(list[Item]):
 async def embed(call: Call, arguments: BaseRequest, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts; see Client.embed."""
     texts = _checked_texts(text)
+    arguments.check_extra_body("input")
     size = arguments.fields.pop("batch_size", None) or DEFAULT_BATCH_SIZE
     model = await arguments.model(call)
     fields = {"model": model, **arguments.fields, **arguments.extra_body}

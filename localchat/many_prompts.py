@@ -36,8 +36,6 @@ class ManyPrompts:
         self.concurrency = self._options.pop("concurrency", DEFAULT_CONCURRENCY)
         check_count("concurrency", self.concurrency)
         self._on_progress = self._options.pop("on_progress", None)
-        if self._on_progress is not None and not callable(self._on_progress):
-            raise TypeError(f"on_progress is a function, not {self._on_progress!r}")
         for prompt in self.prompts:
             as_messages(prompt, self._options.get("system"))
         # A request that is never sent. Making it checks the options before any prompt is sent.

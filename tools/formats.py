@@ -39,6 +39,8 @@ ENDS = (
     "<SPECIAL_12>",
     "<\uff5chy_eos:opensource\uff5c>",
     "<|tool_response>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
 )
 
 Tools = Sequence[Mapping[str, Any]]

@@ -113,11 +113,14 @@ class _BaseRun(EventIterator[RunEvent, Any]):
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
     async def _advance(self) -> None:
-        """Do the next step of the cycle.
+        """Do the next step of the cycle. Which one it is, three attributes say:
 
-        Read the files of images and sounds, once. Then in each round: begin the round; take the events of its stream,
-        of which `message_stop` adds the reply; at the end of the stream let its calls run, or end the run; take the
-        results, after which the next round begins.
+        _media      _stream     _results    step
+        not empty   None        None        read the files of images and sounds, once
+        empty       None        None        begin a round with its stream
+        empty       set         None        take an event; `message_stop` adds the reply; after the last event, end
+                                            the run, or let the calls run, which sets `_results`
+        empty       set         set         take a result; after the last one, both are None again
         """
         if self._media:
             await self._read_media()

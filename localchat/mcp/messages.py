@@ -1,5 +1,10 @@
 """JSON-RPC messages without I/O: values to text, text to values; the lines of the stdio transport; the error.
 
+    client  {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", ...}}         a request
+    server  {"jsonrpc": "2.0", "method": "notifications/progress", "params": {...}}                     a notification
+    server  {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "3"}]}}         its response
+            {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "..."}}                    or an error
+
 Texts of a server in errors and logs are escaped here, since a terminal may show them.
 """
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..agent.tools import Tool
 from ..errors import DoesNotFit
+from ..request.options import check_callback
 from ..schema import targets
 from ..texts import escaped
 from ..transport.secrets import Secrets, secrets_of_headers, secrets_of_url
@@ -23,7 +24,7 @@ from . import revisions
 from .features import ClientFeatures, RequestFunction, UnsupportedRequest
 from .headers import argument_headers, check_marks
 from .http import HTTPTransport
-from .messages import Json, MCPError, failure
+from .messages import Json, MCPError, encode, failure
 from .names import command_name, free_name, is_url, url_name
 from .negotiation import Negotiation, request_meta
 from .process import ProcessTransport, secrets_of_environment
@@ -211,8 +212,16 @@ class BaseMCPServer:
                 raise self._error(f"it requests {method}, but {error}") from None
             except Exception as error:
                 raise self._error(f"the function for {method} failed: {error}") from error
-        state = {"requestState": result["requestState"]} if "requestState" in result else {}
+        state = {"requestState": self._sent_back(result["requestState"])} if "requestState" in result else {}
         return {**({"inputResponses": responses} if responses else {}), **state}
+
+    def _sent_back(self, value: Any) -> Any:
+        """A value of the server for the next request. Raises MCPError for infinity, for example, which is no JSON."""
+        try:
+            encode({"value": value})
+        except ValueError as error:
+            raise self._error(f"it sent a value that cannot be sent back: {error}") from error
+        return value
 
     async def _ping(self, waiter: AnyWaiter) -> None:
         await self._request(waiter, "server/discover" if revisions.is_modern(self.revision) else "ping", {})
@@ -236,7 +245,7 @@ class BaseMCPServer:
                 raise self._error("the result of tools/list has no list of tools")
             definitions.update((tool["name"], tool) for tool in tools if self._is_usable(tool))
             ttl_s = min(ttl_s, _ttl_s(page))
-            cursor = page.get("nextCursor") or None
+            cursor = self._sent_back(page.get("nextCursor") or None)
             if cursor is None:
                 break
         else:
@@ -301,6 +310,8 @@ class BaseMCPServer:
         on_progress: Callable[[Progress], object] | None = None,
     ) -> MCPResult:
         params = {"name": name, "arguments": dict(arguments or {})}
+        if on_progress is not None:
+            check_callback("on_progress", on_progress)
         report = on_progress or (lambda progress: None)
         limits = self._limits(timeout)
 

@@ -275,10 +275,9 @@ class OpenChoice:
             return False
         element = {"index": 0, "function": field.value}
         if field.is_of_message:
-            self._legacy_calls.take_message([element])
-        else:
-            self._legacy_calls.take(element)
-        return True
+            _, unread = self._legacy_calls.take_message([element])
+            return not unread
+        return self._legacy_calls.take(element) is not None
 
     def _take_logprobs(self, logprobs: Any) -> None:
         if not isinstance(logprobs, dict):
@@ -298,7 +297,7 @@ class OpenChoice:
         for name, value in choice.items():
             if name in ("stop_reason", "stop_str") and value is not None:
                 self._stop_reason = value
-            elif name not in _USUAL_FIELDS and not (name in ("usage", "error") and value):
+            elif name not in _USUAL_FIELDS:
                 self._other_fields.add(name, value)
 
     def _warn(self, text: str) -> None:
@@ -314,10 +313,10 @@ class OpenChoice:
         """The events at the end of a stream that was not cut: text after a <think> that is never closed, then calls."""
         calls = self._finished_calls = tuple(self._used_calls.calls(self.finish_reason.is_cut, self._warn))
         for call in self._legacy_calls.calls(is_cut=False) if self._calls else ():
-            if (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
-                self._other_fields_of_message.add(
-                    "function_call", {"name": call.name, "arguments": call.arguments_json}
-                )
+            others = call.extra.get("function", {})
+            if others or (call.name, call.arguments) not in [(other.name, other.arguments) for other in calls]:
+                function = {"name": call.name, "arguments": call.arguments_json, **others}
+                self._other_fields_of_message.add("function_call", function)
         self.texts.close(keeps_reasoning=self.end_reason() != "stop")
         if self.finish_reason.raw is None:
             self._warn("the server sent no finish reason: whether the text is complete is not known")

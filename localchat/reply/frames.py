@@ -60,6 +60,8 @@ class Frames:
             if self._format is None:
                 return ()
             data, self._head = self._head, self._head[:_HEAD_BYTES]
+        elif len(self._head) < _HEAD_BYTES:
+            self._head = (self._head + data)[:_HEAD_BYTES]
         return self._feed_sse(data) if self._format == "sse" else self._feed_json(data)
 
     def end(self) -> Iterator[ServerSentEvent]:

@@ -169,9 +169,11 @@ class _CallDelta:
         read = {name for name, value in self._payload.items() if name in _READ_FIELDS and _READ_FIELDS[name](value)}
         if self._function is not self._payload:
             read -= {"name", "arguments"}
-            others = {name: value for name, value in self._function.items() if name not in ("arguments", "index")}
-            if others.get("name") is None or isinstance(others["name"], str):
-                others.pop("name", None)
+            others = {
+                name: value
+                for name, value in self._function.items()
+                if name not in ("name", "arguments", "index") or not (value is None or _READ_FIELDS[name](value))
+            }
             if others:
                 extra["function"] = {**extra.get("function", {}), **others}
         extra.update({name: value for name, value in self._payload.items() if name not in read and value is not None})

@@ -43,6 +43,11 @@ class BaseRequest:
         self.names_model = fields.get("model") is not None or "model" in self.extra_body
         self._model: str | None = fields.pop("model", None)
 
+    def check_extra_body(self, name: str) -> None:
+        """Raise ValueError if `extra_body` has the field of this name, which is the first argument of the method."""
+        if name in self.extra_body:
+            raise ValueError(f"the field {name} is the first argument: leave it out of extra_body")
+
     async def model(self, call: Call) -> str | None:
         """The model of the options, of the client, or the only one of the server.
 

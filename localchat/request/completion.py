@@ -23,7 +23,17 @@ _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "nul
 
 
 class CompletionRequest(BaseRequest):
-    """The request of a method that generates text. The prompt of `complete` is text, that of any other a chat."""
+    """The request of a method that generates text. The prompt of `complete` is text, that of any other a chat.
+
+    chat("Hi", model="m", seed=1, timeout=5, think_tags="off", extra_body={"top_k": 2}) has the `fields`
+
+        {"seed": 1, "top_k": 2}
+
+    and, since `timeout` and `think_tags` are no fields of a request, the `body`
+
+        {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "seed": 1, "top_k": 2,
+         "stream": True, "stream_options": {"include_usage": True}}
+    """
 
     def __init__(self, settings: Settings, prompt: Any, options: Mapping[str, Any], method: str) -> None:
         super().__init__(settings, options, method)
@@ -37,8 +47,7 @@ class CompletionRequest(BaseRequest):
         # Whether a reply that a limit or a filter cut is returned, and not an error.
         self.allow_truncated: bool = fields.pop("allow_truncated", not self._is_chat)
         self.prompt: Any = self._read_prompt(prompt, method)
-        if self._is_chat and "messages" in self.extra_body:
-            raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
+        self.check_extra_body("messages" if self._is_chat else "prompt")
         # Then those that `extra_body` may have too: n, tools, functions, response_format.
         fields.update(self.extra_body)
         self.n_choices = self._count_choices()
@@ -99,7 +108,10 @@ class CompletionRequest(BaseRequest):
         return body
 
     async def send(self, call: Call) -> None:
-        """Send the request, and repeat it without what the server refuses."""
+        """Send the request, and repeat it without what the server refuses.
+
+        Each repetition has less than the one before, or another model, which is replaced once: so they come to an end.
+        """
         learned, expected = self._settings.learned, self.expected
         if self._media:  # Their files are read in a thread.
             from .media import attach
@@ -109,6 +121,7 @@ class CompletionRequest(BaseRequest):
         path = "chat/completions" if self._is_chat else "completions"
         body = self.body(await self.model(call))
         refused: set[str] = set()
+        has_first_model = True
         while True:
             try:
                 await call.send("POST", path, body if expected is None else expected.apply(body))
@@ -120,8 +133,9 @@ class CompletionRequest(BaseRequest):
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
-                if not await self._replace_model(call, body):
+                if not (has_first_model and await self._replace_model(call, body)):
                     raise
+                has_first_model = False
         # Only after success: an error that quotes the whole request names fields that the server takes.
         learned.refused_fields |= refused
         if expected is not None:

@@ -22,6 +22,7 @@ show. An unknown name is a TypeError, since a misspelt option would otherwise be
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -316,7 +317,6 @@ OPTIONS_OF: dict[str, Any] = {
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("base_url", "api_key", "model"), (str,)),
     **dict.fromkeys(("headers", "extra_headers", "extra_body"), (Mapping,)),
-    "on_retry": (Callable,),
     "proxy": (str, bool),
 }
 # The least values of options that are whole numbers.
@@ -361,8 +361,18 @@ def _check_value(name: str, value: object) -> None:
         check_count(name, value, _LEAST[name])
     if name == "think_tags":
         check_think_tags(value)
+    if name in ("on_retry", "on_progress"):
+        check_callback(name, value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} is {value}, which is not a finite number")
+
+
+def check_callback(name: str, value: object) -> None:
+    """Raise TypeError if the value of an option is no function, or one that would have to be awaited."""
+    if not callable(value):
+        raise TypeError(f"{name} is a function, not {value!r:.100}")
+    if inspect.iscoroutinefunction(value):
+        raise TypeError(f"{name} is a coroutine function, which would not be awaited: give a plain function")
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:

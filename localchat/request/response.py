@@ -27,7 +27,7 @@ class Response:
         charset = _CHARSET.search(self.headers.get("content-type", ""))
         try:
             return self.content.decode(charset[1] if charset else "utf-8", "replace")
-        except LookupError:  # Python does not know the character set.
+        except (LookupError, ValueError):  # Python does not know the character set, or it is none of texts.
             return self.content.decode("utf-8", "replace")
 
     def json(self) -> Any:

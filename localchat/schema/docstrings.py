@@ -1,4 +1,14 @@
-"""Docstrings in the style of Google, NumPy or reST: the text, and the description of each parameter. No I/O."""
+"""Docstrings in the style of Google, NumPy or reST: the text, and the description of each parameter. No I/O.
+
+Google                      NumPy                       reST
+
+Weather of a city.          Weather of a city.          Weather of a city.
+
+Args:                       Parameters                  :param city: The name of
+    city: The name of       ----------                      the city.
+        the city.           city : str
+                                The name of the city.
+"""
 
 from __future__ import annotations
 

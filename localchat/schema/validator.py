@@ -225,7 +225,8 @@ class _Validator:
         """Report the errors of the subschema that comes closest, or else the first error of each subschema.
 
         Only subschemas come close that allow the value but for something in it. If all of these have a tag, such as
-        `kind`, it decides; then the one whose first error is deepest; then the one with the fewest errors.
+        `kind`, it decides; then the one whose first error is deepest; then the one with the fewest errors. The value
+        {"kind": "dog", "age": "x"} is reported as a dog with a wrong age, and not as a cat of a wrong kind.
         """
         close = [pair for pair in zip(subschemas, errors) if pair[1][0].path != path]
         if not close:

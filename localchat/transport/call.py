@@ -91,7 +91,7 @@ class Call:
         self._inflate: Inflate | None = None  # Decompresses the body; None if it is not compressed.
         # The exchange of request and response on the connection. None before the first and after the last.
         self._exchange: Exchange | None = None
-        self._proxy: Proxy | None = None  # The proxy of the newest connection.
+        self._proxy: Proxy | None = None  # The proxy that was used last, whose headers have a password.
 
     @property
     def secrets(self) -> Secrets:
@@ -282,6 +282,7 @@ class Call:
         """Send the request on the connection, and receive the head of the response."""
         target, headers, proxy = self._target, self._request_headers, connection.proxy
         if proxy is not None:  # A request to a proxy names the whole URL.
+            self._proxy = proxy  # An earlier call may have made the connection.
             target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
         self.deadlines.begin("first")
         self._exchange = exchange = Exchange(self._operations, connection, self._method != "HEAD")

@@ -40,8 +40,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
     from email.utils import mktime_tz, parsedate_tz  # Late: only a date needs it.
 
-    after, now = (parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
-    with contextlib.suppress(ValueError, OverflowError):  # By the clock of the server, if it sends its time.
+    with contextlib.suppress(ValueError, OverflowError, IndexError):  # Python 3.9 raises IndexError for some texts.
+        after, now = (parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
+        # By the clock of the server, if it sends its time.
         return after and max(mktime_tz(after) - (mktime_tz(now) if now else time.time()), 0.0)
     return None
 
@@ -114,7 +115,9 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
 def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) -> str:
     """What to do about an error; empty if that is unknown."""
     if 300 <= status < 400:
-        base = urljoin(settings.base_url, headers.get("location", ""))
+        base = headers.get("location", "")
+        with contextlib.suppress(ValueError):  # It is no URL.
+            base = urljoin(settings.base_url, base)
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", base)
         return f"it redirects to {base}: use that as the base URL"
     if status in (401, 403):

@@ -23,7 +23,8 @@ _MAX_LINE_BYTES = 65536
 
 _STATUS_LINE = re.compile(r"HTTP/1\.(\d) +(\d{3})(?: |$)")
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
-# The line end after a chunk with the size line of the next chunk; the second pattern matches every beginning of that.
+# The line end after a chunk with the size line of the next chunk, such as b"\r\n1f;name=value\r\n". The second pattern
+# matches every beginning of that.
 _CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
 

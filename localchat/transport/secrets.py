@@ -119,7 +119,11 @@ class Secrets:
             error.args = self.mask_json(error.args)
             for name, value in vars(error).items():
                 if name not in ("partial", "text"):
-                    setattr(error, name, self.mask_json(value))
+                    try:
+                        masked = self.mask_json(value)
+                    except RecursionError:  # Python 3.12 and later parse JSON of any depth, such as that of a server.
+                        masked = "JSON that is nested too deeply"
+                    setattr(error, name, masked)
             error = error.__cause__
 
     def shown(self, text: str) -> str:

@@ -120,6 +120,7 @@ DELAYS = {
     "nonsense": ({"retry-after": "soon"}, None),
     "nan": ({"retry-after": "nan"}, None),
     "twice": ({"retry-after": "3, 3"}, 3.0),
+    "no date": ({"retry-after": "\u2177 \u00e9 99999999999 ,"}, None),
     "date": ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
     "date of the past": ({"retry-after": "Wednesday, 21-Oct-94 07:28:00 GMT", "date": "now"}, 0.0),
 }
@@ -230,6 +231,11 @@ def test_redirect_is_not_followed_and_names_a_base_url_that_works(model, host):
 
     shown = host or "http://127.0.0.1:[0-9]+"
     failure(serving(respond), StatusError, f"redirects to {shown}/v1: use that as the base URL", model=model)
+
+
+def test_redirect_to_something_that_is_no_url_is_named_as_it_is():
+    redirect = with_length(b"", "302 Found", "Location: http://[bad\r\n")
+    failure(always(redirect), StatusError, r"redirects to http://\[bad: use that")
 
 
 def test_header_replaces_another_in_any_case():

@@ -25,6 +25,10 @@ def find(name: str) -> str:
     return name
 
 
+async def wait(*values: object) -> None:
+    """Wait for nothing."""
+
+
 MESSAGE = {"role": "user", "content": "hi"}
 WITH_SYSTEM = [{"role": "system", "content": "be brief"}, MESSAGE]
 # Prompts of chats, which are not valid, and the error.
@@ -58,6 +62,7 @@ MAPS: list[tuple[Any, dict[str, Any], str]] = [
     (["a"], {"concurrency": 0}, "at least 1, not 0"),
     (["a"], {"concurrency": "2"}, "whole number of at least 1, not '2'"),
     (["a"], {"on_progress": 3}, "on_progress is a function, not 3"),
+    (["a"], {"on_progress": wait}, "on_progress is a coroutine function"),
     (["a"], {"response_format": "json_object"}, "'json_object' is a text"),
     (["a"], {"retries_on_mismatch": -1}, "retries_on_mismatch"),
 ]
@@ -92,6 +97,10 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("map", ([WITH_SYSTEM],), {"system": "x"}, "the prompt has a system message"),
     *((name, ("hi",), {"retries_on_mismatch": 1}, "'retries_on_mismatch'") for name in ("stream", "run", "complete")),
     *((name, (prompt,), {}, words) for name in ("chat", "stream", "run") for prompt, words in PROMPTS),
+    *((name, ("hi",), {"extra_body": {"messages": []}}, "messages is the first") for name in ("chat", "stream", "run")),
+    ("map", (["hi"],), {"extra_body": {"messages": []}}, "messages is the first argument"),
+    ("complete", ("hi",), {"extra_body": {"prompt": ["a", "b"]}}, "the field prompt is the first argument"),
+    ("embed", ("hi",), {"extra_body": {"input": "a"}}, "the field input is the first argument"),
     *((name, ("hi",), {"tools": 5}, "tools is a list of tools") for name in ("chat", "stream")),
     *(("chat", ("hi",), {"tools": tools}, "tools is a list of tools") for tools in ("abc", b"abc", MESSAGE)),
     *(("chat", ("hi",), {"tools": [tool]}, "a tool is a dict") for tool in ("abc", 5)),
@@ -124,7 +133,9 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"headers": {"X-Api-Key": "zqz\n"}}, "X-Api-Key"),
     ({"headers": {"X-Count": 3}}, "X-Count is not text"),
     ({"headers": [("a", "b")]}, "headers is a Mapping, not a list"),
-    *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
+    *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "proxy")),
+    ({"on_retry": 5}, "on_retry is a function, not 5"),
+    ({"on_retry": wait}, "on_retry is a coroutine function"),
     *(({"api_key": f"zqz{end}"}, "is the API key right") for end in ("\nb", "\r\nX: y", "\0b", "k\u00e9y")),
     *(({"base_url": url}, "the base URL") for url in (*WRONG_URLS.split(), "http://a b/v1")),
     ({"max_bytes": 0}, "max_bytes is a whole number of at least 1, not 0"),
@@ -370,6 +381,8 @@ BODIES = {
     "another character set": ('text/csv; header=present; charset="ISO-8859-1"', b"gr\xfc\xdf", "grüß"),
     "UTF-16": ("text/plain; charset=utf-16", "grüß".encode("utf-16"), "grüß"),
     "an unknown character set": ("text/plain; charset=klingon", "grüß".encode(), "grüß"),
+    "a codec that is no character set": ("text/plain; charset=undefined", "grüß".encode(), "grüß"),
+    "a character set with a null": ("text/plain; charset=a\0", "grüß".encode(), "grüß"),
     "no type": ("", "grüß".encode(), "grüß"),
 }
 

@@ -125,6 +125,28 @@ def test_unknown_field_reaches_the_caller_from_every_object(name):
     assert lost == []
 
 
+# Fields at places where few servers have them, or that are read only without other fields.
+RARE = ("usage", "error", "errors", "function_call", "index", "id", "type", "name", "thought", "message", "x_groq")
+RARE_VALUES = [*UNKNOWN, {"status_code": 0, "x": MARK}, {"prompt_tokens": 0, "x": MARK}, {"content": None, "x": MARK}]
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_field_at_a_rare_place_reaches_the_caller(name):
+    payloads = RESPONSES[name]
+    lost = []
+    for number, path in enumerate(path for path in objects(payloads) if path):
+        place = payloads
+        for key in path:
+            place = place[key]
+        for field in (field for field in RARE if field not in place):
+            for value in RARE_VALUES:
+                events, text = received(body_of(changed(payloads, (*path, field), value)), number)
+                is_in_error = any(event.type == "error" and MARK in repr(event.raw) for event in events)
+                if MARK not in text and not is_in_error:
+                    lost.append((*path, field, value))
+    assert lost == []
+
+
 @pytest.mark.parametrize("name", RESPONSES)
 def test_known_field_with_a_value_of_another_type_reaches_the_caller(name):
     payloads = RESPONSES[name]

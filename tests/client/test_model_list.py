@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, ModelNotNamed, ProtocolError
+from localchat import Client, ModelNotNamed, NotFoundError, ProtocolError, Timeout
 from localchat.embeddings import DEFAULT_BATCH_SIZE, parse_embeddings
 from tests.support.clients import make_client
 from tests.support.deadline import DEADLINE_S
@@ -115,6 +115,18 @@ def test_server_that_is_started_with_another_model_is_asked_for_its_name(client_
         for name in ("a", "b"):
             names[0] = name
             assert client.chat("hi").text == "Hello"
+
+
+def test_server_that_lists_another_model_each_time_is_an_error(client_class):
+    def respond(request: Request, number: int) -> bytes:
+        return listing({"id": f"m{number}"}) if request.method == "GET" else with_length(b"{}", "404 Not Found")
+
+    timeout = Timeout(total=DEADLINE_S)
+    with serving(respond) as server, client_class(server.url, timeout=timeout) as client:
+        with pytest.raises(NotFoundError):
+            client.chat("hi")
+        sent = [request.json["model"] for request in server.requests if request.method == "POST"]
+    assert sent == ["m1", "m3"]
 
 
 def test_model_that_another_call_has_replaced_is_used(client_class):

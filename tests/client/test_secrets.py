@@ -182,6 +182,27 @@ def test_no_error_of_other_requests_shows_a_secret(method: str, client_class: An
         assert KEY not in f"{caught.value} {vars(caught.value)}"
 
 
+def test_no_error_shows_the_password_of_a_proxy(client_class: Any):
+    """On a new connection, and on one that an earlier call has made."""
+
+    def respond(request: Request, number: int) -> bytes:
+        shown = f"{request.headers['proxy-authorization']} {KEY}".encode()
+        return HELLO if number == 1 else with_length(shown, "502 Bad Gateway")
+
+    with serving(respond) as server:
+        proxy = f"http://user:{KEY}@127.0.0.1:{server.port}"
+        client = client_class("http://other.host/v1", model="m", proxy=proxy, max_retries=0)
+        with client:
+            client.chat("hi")
+            for _ in range(2):
+                with pytest.raises(LocalChatError, match=r"\*\*\*") as caught:
+                    client.chat("hi")
+                assert KEY not in f"{caught.value} {vars(caught.value)}"
+                assert base64.b64encode(f"user:{KEY}".encode()).decode() not in f"{caught.value} {vars(caught.value)}"
+                client.close()
+        assert server.connections == 2
+
+
 def test_neither_retries_nor_the_log_show_a_secret(caplog: pytest.LogCaptureFixture, client_class: Any):
     retries: list[Any] = []
 
@@ -227,3 +248,14 @@ def test_partial_reply_of_an_error_is_not_masked():
     raw = chunked(piece("a local file"), sse({"error": "no a local file"}))
     error = failure(always(raw), LocalChatError, r"no \*\*\*", api_key="a local file")
     assert error.partial.text == "a local file"
+
+
+def test_attribute_that_is_nested_too_deeply_is_not_shown():
+    deep: Any = [SECRET]
+    for _ in range(100_000):
+        deep = [deep]
+    error = LocalChatError(SECRET)
+    error.data = deep  # type: ignore[attr-defined]  # As of an MCPError.
+    Secrets([SECRET]).mask_error(error)
+    assert vars(error) == {"data": "JSON that is nested too deeply"}
+    assert str(error) == "***"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localchat.errors import LocalChatError, ProtocolError
+from localchat.errors import IncompleteStream, LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.finish_reason import normal_reason
@@ -188,15 +188,13 @@ def test_tools_from_a_generator_are_in_every_request():
 
 
 def test_request_from_messages_does_not_change_them():
-    """A function as a tool is not JSON, and only `run` calls it. Messages as a field would replace the prompt."""
+    """A function as a tool is not JSON, and only `run` calls it."""
     messages = [{"role": "user", "content": "hi"}]
     body = build_request(messages, model="m", system="s")
     assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
     assert messages == [{"role": "user", "content": "hi"}]
     with pytest.raises(TypeError, match=r"functions as tools go to run\(\)"):
         build_request("hi", tools=[{"type": "function"}, print])
-    with pytest.raises(ValueError, match="messages are the first argument"):
-        build_request("hi", extra_body={"messages": []})
 
 
 OPTIONS = {
@@ -231,6 +229,17 @@ def test_body_may_begin_with_a_byte_order_mark_and_blank_lines(before: str):
     body = before + json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]})
     assert [event.type for events in parser.feed(body.encode(), is_end=True) for event in events]
     assert parser.reply().text == "Hi"
+
+
+@pytest.mark.parametrize("n_bytes", [1, 7, 1000])
+def test_error_shows_the_beginning_of_the_body_whatever_the_first_read_had(n_bytes: int):
+    body = b'data: {"id": "1", "object": "chat.completion.chunk"'
+    parser = ResponseParser()
+    for start in range(0, len(body), n_bytes):
+        assert not list(parser.feed(body[start : start + n_bytes]))
+    assert not list(parser.feed(b"", is_end=True))
+    with pytest.raises(IncompleteStream, match=f"it begins: {body.decode()}"):
+        list(parser.finish())
 
 
 @pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])

@@ -292,6 +292,21 @@ def test_bad_response_is_an_error_of_its_call(server_class: Any, response: bytes
         server.ping()
 
 
+@pytest.mark.parametrize(
+    "result",
+    [{"tools": [], "nextCursor": float("inf")}, {"resultType": "input_required", "requestState": [float("nan")]}],
+)
+def test_value_that_is_no_json_is_not_sent_back(server_class: Any, result: Any):
+    def respond(request: Request, peer: Peer) -> Any:
+        is_list = request.body and request.json["method"] == "tools/list"
+        return json_response({"jsonrpc": "2.0", "id": request.json["id"], "result": result}) if is_list else None
+
+    with MCPHTTPServer(MODERN, respond=respond) as http, server_class(http.url, name="bad one") as server:
+        with pytest.raises(MCPError, match="MCP server bad one: it sent a value that cannot be sent back: "):
+            server.tools()
+        assert len(http.sent("tools/list")) == 1
+
+
 def test_large_responses_are_errors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("localchat.mcp.http.MAX_MESSAGE_BYTES", 10_000)
     with MCPHTTPServer(has_events=False) as http, MCPServer(http.url) as server:

@@ -171,6 +171,14 @@ def test_progress_is_reported_and_restarts_the_timeout(server_class: Any):
         assert caught.value.kind == "total"
 
 
+def test_reports_of_progress_go_to_a_plain_function(server_class: Any):
+    async def wait(progress: Progress) -> None:
+        """Would have to be awaited."""
+
+    with server_class(*command()) as server, pytest.raises(TypeError, match="on_progress is a coroutine function"):
+        server.call("count", {"n": 1}, on_progress=wait)
+
+
 def test_call_that_cannot_be_sent_is_not_cancelled(server_class: Any):
     """A server must not get a cancellation of a request that it never got."""
     with server_class(*command()) as server:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.errors import field_error
+from ..core.errors import field_error, item_path
 from ..core.fields import Fields, refuse_unsupported
 from ..core.request import EmbeddingsRequest, RerankRequest, Vectors
 from .content import read_inputs
@@ -34,7 +34,7 @@ def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, *
     """The request with the inputs in a field: at most `most`, and none of them empty."""
     inputs = read_inputs(body, name, most)
     if "" in inputs:
-        raise field_error(name, "has an empty text, which has no embedding")
+        raise field_error(item_path(name, inputs, inputs.index("")), "is an empty text, which has no embedding")
     return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **options)
 
 

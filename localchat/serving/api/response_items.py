@@ -52,7 +52,7 @@ def messages_of_items(body: Fields, items: Iterable[Fields]) -> list[MessageAt]:
     items = [*items]
     for item, origin in zip(items, origins(map(_role_of, items))):
         for message in _read_item(item, origin):
-            if joined and joined[-1].is_continued_by(message, n_before=len(joined)):
+            if joined and joined[-1].is_continued_by(message):
                 joined[-1].add(message, item.path)
             else:
                 joined.append(_JoinedMessage(message, item.path))
@@ -78,10 +78,9 @@ class _JoinedMessage:
         for name, value in message.items():
             self._values.setdefault(name, []).append(value)
 
-    def is_continued_by(self, message: dict[str, Any], *, n_before: int) -> bool:
+    def is_continued_by(self, message: dict[str, Any]) -> bool:
         if self._role != "assistant" or message["role"] != "assistant":
-            # Many templates accept only one system message, at the start.
-            return n_before == 1 and self._role in SYSTEM_ROLES and message["role"] in SYSTEM_ROLES
+            return False
         # Text after text begins another message. A message with calls is open until the results of the calls follow.
         return "content" not in self._values or "tool_calls" in self._values or "tool_calls" in message
 

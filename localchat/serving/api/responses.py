@@ -66,6 +66,8 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
             offered.setdefault(tool.name, (tool, item_fields))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
+    if not all(isinstance(name, str) for name in include):
+        body.refuse("include", "a list of strings")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",

@@ -99,6 +99,7 @@ class Usage:
     n_prompt: int = 0  # Tokens of the prompt.
     n_cached: int = 0  # Tokens of the prompt that were in the KV cache and were not computed.
     n_completion: int = 0  # Sampled tokens, including the one that ended the sequence.
+    n_first: int = 1  # Those of them that are the first of a sequence: `prompt_s` has their time.
     prompt_s: float = 0.0  # Seconds from the start of the prefill to the first token.
     completion_s: float = 0.0  # Seconds from the first token to the last one.
     queue_s: float = 0.0  # Seconds from the submission to the start of the prefill.
@@ -126,8 +127,8 @@ class Usage:
 
     @property
     def completion_rate(self) -> float | None:
-        """Generation speed in tokens per second, without the first token (see `prompt_s`); None: unknown."""
-        return _rate(self.n_completion - 1, self.completion_s)
+        """Generation speed in tokens per second, without the first token of each sequence; None: unknown."""
+        return _rate(self.n_completion - self.n_first, self.completion_s)
 
     def body(self) -> dict[str, Any]:
         """OpenAI's fields, and tabbyAPI's times and rates. An unknown rate is null."""
@@ -149,7 +150,7 @@ class Usage:
             "cache_n": self.n_cached, "prompt_n": n_computed, "prompt_ms": round(self.prompt_s * 1000, 3),
             "prompt_per_token_ms": _ms_each(n_computed, self.prompt_s), "prompt_per_second": self.prompt_rate,
             "predicted_n": self.n_completion, "predicted_ms": round(self.completion_s * 1000, 3),
-            "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
+            "predicted_per_token_ms": _ms_each(self.n_completion - self.n_first, self.completion_s),
             "predicted_per_second": self.completion_rate, "queue_ms": round(self.queue_s * 1000, 3),
             **(drafts if self.n_drafted else {}),
         }  # fmt: skip

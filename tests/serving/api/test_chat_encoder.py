@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, ReasoningDelta, ResponseHead, Usage
 from localchat.serving.core.text import to_json
@@ -106,3 +108,11 @@ def test_timings_count_drafts_of_all_choices():
     with_drafts = replace(USAGE, n_drafted=10, n_draft_accepted=7)
     timings = Usage.total([with_drafts, USAGE, with_drafts], 3).timings()
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)
+
+
+@pytest.mark.parametrize("n_without_token", [0, 2])
+def test_speed_of_several_choices_is_that_of_one_for_each(n_without_token: int):
+    """The time of the first token of each choice is that of the prompt."""
+    total = Usage.total([USAGE, USAGE, USAGE, *[Usage(n_first=0)] * n_without_token], 3)
+    assert USAGE.completion_rate is not None
+    assert total.completion_rate == 3 * USAGE.completion_rate

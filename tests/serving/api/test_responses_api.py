@@ -102,9 +102,9 @@ def test_items_become_messages(given, messages):
     assert list(parse(**fields).messages) == [USER, *messages]
 
 
-def test_instructions_come_first_and_are_one_message_with_those_of_a_developer():
+def test_instructions_come_first():
     assert parse(instructions="a").messages == (developer("a"), USER)
-    assert parse(instructions="a", input=[developer("b"), USER]).messages == (developer("a\n\nb"), USER)
+    assert parse(instructions="a", input=[developer("b"), USER]).messages == (developer("a"), developer("b"), USER)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "responses": [
         ({"input": None}, "input"),
+        ({"include": ["reasoning.encrypted_content", 5]}, "include"),
         ({"input": [1]}, "input[0]"),
         ({"input": [{"type": "song"}]}, "input"),
         ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
@@ -228,8 +229,9 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"input_extra": ["a"]}, "input_extra[0]"),
     ],
     "embeddings": [
-        *(({"input": wrong}, "input") for wrong in (None, "", ["a", ""], [], ["a"] * 2049)),
+        *(({"input": wrong}, "input") for wrong in (None, "", [], ["a"] * 2049)),
         ({"input": [{"a": 1}]}, "input[0]"),
+        ({"input": ["a", ""]}, "input[1]"),
         ({"dimensions": 0}, "dimensions"),
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"embd_normalize": -1}, "embd_normalize"),

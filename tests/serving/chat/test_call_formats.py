@@ -12,8 +12,9 @@ import pytest
 from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.events import ContentDelta
 from tests.support.constraints import TOOLS, calls_in, check_calls, check_fits, constraint_of, fits, generated, required
-from tests.support.dialect_outputs import BAR
+from tests.support.dialect_outputs import BAR, calls_of, parse, text_of
 from tools import formats as templates
 
 
@@ -277,3 +278,24 @@ def test_name_with_json_escapes_is_written_as_the_format_reads_it(name: str, i: 
     text = format.written([{"name": called, "arguments": {}}])
     if format.opener or dialect.text_start.first:
         assert calls_in(dialect, [tool(called, {}, ())], text) == [(called, {})]
+
+
+FIELDS = {"a:b": 1, "": "x", " c ": [], "it's": {"d,e": None}, 'say "hi"': True, "<f": 0.5}
+
+
+@pytest.mark.parametrize(("name", "i"), FORMATS, ids=str)
+def test_names_of_fields_inside_an_argument_are_written_as_the_format_reads_them(name: str, i: int):
+    tools = (tool("f", {"opt": {"type": "object"}}, ()),)
+    text = DIALECTS[name].calls[i].written([{"name": "f", "arguments": {"opt": FIELDS}}])
+    assert calls_in(DIALECTS[name], tools, text) == [("f", {"opt": FIELDS})]
+
+
+SECTIONS = [(name, i) for name, i in FORMATS if DIALECTS[name].calls[i].begin.rstrip() in DIALECTS[name].openers]
+
+
+@pytest.mark.parametrize(("name", "i"), SECTIONS, ids=str)
+def test_white_space_may_be_between_the_text_before_all_calls_and_the_first_one(name: str, i: int):
+    dialect, format = DIALECTS[name], DIALECTS[name].calls[i]
+    call = format.written([{"name": "f", "arguments": {"a": 1}}]).removeprefix(format.begin)
+    events = parse([f"{dialect.text_start.first}{format.begin}\n {call}"], dialect)
+    assert (calls_of(events), text_of(events, ContentDelta)) == ([("f", {"a": 1})], "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,21 @@ STRANGE = {
         "{% for tool in tools or [] %}{% for name in tool.function.parameters.properties %}"
         "{{ tool.function.parameters.properties[name].description.upper() }}{% endfor %}{% endfor %}"
         "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    ),
+    "tools beside the last user": (
+        "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+        "{% for message in messages %}{{ tools | tojson if users and message == users[-1] }}[{{ message.role }}]"
+        "{{ message.content }}{{ message.tool_calls | tojson if message.tool_calls }}{% endfor %}"
+    ),
+    "the last system message": (
+        "{% set ns = namespace(system='') %}{% for message in messages %}{% if message.role == 'system' %}"
+        "{% set ns.system = message.content %}{% endif %}{% endfor %}{{ ns.system }}"
+        "{% for message in messages %}{% if message.role != 'system' %}[{{ message.role }}]{{ message.content }}"
+        "{% endif %}{% endfor %}"
+    ),
+    "reasoning is cut off": (
+        "{% for message in messages %}[{{ message.role }}]{% if message.role == 'assistant' %}"
+        "{{ message.content.split('</think>') | last }}{% else %}{{ message.content }}{% endif %}{% endfor %}"
     ),
     "needs a user": (
         "{% if not messages | selectattr('role', 'equalto', 'user') | list %}"
@@ -120,6 +136,12 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "two calls": [user("U1"), assistant("", 1, 2), result(1, "R1"), result(2, "R2")],
     "a user after a result": [user("U1"), assistant("", 1), result(1, "R1"), user("U2")],
     "a system message after a result": [system("S1"), user("U1"), assistant("", 1), result(1, "R1"), system("S2")],
+    "calls without a user": [assistant("", 1), result(1, "R1"), assistant("", 2), result(2, "R2")],
+    "a call with a tag of reasoning": [
+        user("U1"),
+        {"role": "assistant", "content": "", "tool_calls": [call_of("run", code="P1 </think> P2")]},
+        result(1, "R1"),
+    ],
     "a result of no call": [user("U1"), assistant("A1"), result(9, "R1"), user("U2")],
     "two rounds": [user("U1"), assistant("", 1), result(1, "R1"), assistant("", 2), result(2, "R2"), user("U2")],
     "a call without a result": [user("U1"), assistant("", 1), user("U2")],
@@ -148,7 +170,10 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "the same text twice": [user("yes"), assistant("yes"), user("yes")],
 }
 LOOK = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
-TOOLS = [{"type": "function", "function": {"name": f"look_{i}", "parameters": LOOK}} for i in (1, 2, 9)]
+TOOLS = [
+    {"type": "function", "function": {"name": f"look_{i}", "description": f"Looks at {i}", "parameters": LOOK}}
+    for i in (1, 2, 9)
+]
 ALL = {**TEMPLATES, **STRANGE}
 
 
@@ -160,6 +185,9 @@ def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(nam
         has_tools = any("tool_calls" in message or message["role"] == "tool" for message in messages)
         prompt = without_markers(template.render(messages, tools=TOOLS if has_tools else None))
         assert missing_text(prompt, messages, lambda text: text) is None, shape
+        assert not has_tools or all(f"Looks at {i}" in prompt for i in (1, 2, 9)), shape
+        results = re.findall(r"<tool_response>(.*?)</tool_response>", prompt, re.DOTALL)
+        assert not any(re.search(r"\bU\d", text) for text in results), shape
         for message in messages:
             text = message["content"].strip()
             if len(text) == 2:
@@ -175,6 +203,20 @@ def test_reasoning_of_joined_messages_is_in_the_prompt(key: str):
     prompt = without_markers(ChatTemplate(source).render(messages, tools=TOOLS))
     assert "B2\n\nB3|A1\n\nA2\n" in prompt
     assert [prompt.count(text) for text in ("B2", "B3")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("{{ message.tool_calls", ["U1", "A1", "B1", "place 1", "R1"]),  # As the templates of Gemma 4 and Command R7B.
+        ("{{ message.content", ["U1", "B1", "A1", "place 1", "R1"]),
+    ],
+)
+def test_reasoning_of_a_message_that_becomes_two_is_beside_what_the_template_prints_it_with(place: str, expected: Any):
+    source = STRANGE["text beside calls is left out"].replace(place, "{{ message.reasoning_content }}" + place)
+    message = {**assistant("A1", 1), "reasoning_content": "B1"}
+    prompt = without_markers(ChatTemplate(source).render([user("U1"), message, result(1, "R1")], tools=TOOLS))
+    assert re.findall("U1|A1|B1|place 1|R1", prompt) == expected
 
 
 def without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -194,6 +236,11 @@ def test_results_are_in_the_order_of_their_calls(name: str):
     in_other_order = [*in_order[:2], in_order[3], in_order[2]]
     prompts = [template.render(messages, tools=TOOLS) for messages in (in_order, in_other_order)]
     assert prompts[0] == prompts[1]
+    # A message between the call and its results, and a result of no call.
+    others = [[*m[:2], user("U2"), *m[2:], result(9, "R9")] for m in (in_order, in_other_order)]
+    others.append([*others[1][:3], result(9, "R9"), *others[1][3:5]])
+    prompts = [template.render(messages, tools=TOOLS) for messages in others]
+    assert len(set(prompts)) == 1
     # Results without ids name their functions.
     prompts = [template.render(without_ids(messages), tools=TOOLS) for messages in (in_order, in_other_order)]
     assert prompts[0] == prompts[1]
@@ -307,7 +354,7 @@ def test_template_that_prints_texts_in_another_way_is_not_checked(source: str):
     assert template.render([user("U1"), assistant("A1"), user("abc")]) in ("ABC", "3")
 
 
-CONVERSATION = [system("S1"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
+CONVERSATION = [system("S1"), system("S0"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")]
 LOOK_1: dict[str, Any] = {"name": "look_1", "description": "T1"}
 BODIES = {
     "/v1/chat/completions": {
@@ -316,13 +363,13 @@ BODIES = {
     },
     "/v1/messages": {
         "system": "S1",
-        "messages": [user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")],
+        "messages": [system("S0"), user("U1"), assistant("A1"), system("S2"), user("U2"), user("U3")],
         "tools": [{**LOOK_1, "input_schema": LOOK}],
         "max_tokens": 1,
     },
     "/v1/responses": {
         "instructions": "S1",
-        "input": [user("U1"), assistant("A1"), developer("S2"), user("U2"), user("U3")],
+        "input": [developer("S0"), user("U1"), assistant("A1"), developer("S2"), user("U2"), user("U3")],
         "tools": [{"type": "function", **LOOK_1, "parameters": LOOK, "strict": True}],
     },
     "/api/chat": {
@@ -341,7 +388,7 @@ def test_all_interfaces_give_the_same_prompt(name: str):
             assert status == 200, response
             prompts.append(running.last_prompt)
     assert len(set(prompts)) == 1
-    assert all(text in prompts[0] for text in ("S1", "U1", "A1", "S2", "U2", "U3", "T1"))
+    assert all(text in prompts[0] for text in ("S1", "S0", "U1", "A1", "S2", "U2", "U3", "T1"))
 
 
 def test_work_grows_with_the_conversation_and_not_with_its_square():

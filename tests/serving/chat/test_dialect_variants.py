@@ -33,7 +33,7 @@ ATEM = '<atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:
 SELFIE = " to=selfie<|message|>Hi<|eom|>"
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 BROWSER = "<|channel|>commentary to=browser.search<|message|>{}<|end|>"
-START = "<|start|>assistant"
+START, FINAL = "<|start|>assistant", "<|channel|>final<|message|>"
 NOW, ANALYSIS, R = ("now", "{}"), ("get_analysis", "{}"), Reasoning
 # For each family: the case, the text, the events, and the prompt.
 LFM2 = "<|tool_call_start|>[{}]<|tool_call_end|>"
@@ -69,6 +69,7 @@ CASES = {
     "kimi-k2": [
         ("no arguments", K2_CALL.replace("{}", ""), [(*NOW, "functions.now:0")]),
         ("raw arguments", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
+        ("no prefix", K2_CALL.replace("functions.", ""), [(*NOW, "functions.now:0")]),
         ("repeated id", K2_CALL * 2, [(*NOW, "functions.now:0"), (*NOW, "id0")]),
     ],
     "kimi-k3": [
@@ -113,6 +114,8 @@ CASES = {
         ("reasoning between", f"{GEMMA % '{}'}<|channel>thought\n<channel|>{GEMMA % '{}'}", [NOW, NOW]),
     ],
     "harmony": [
+        ("text like a header", "<|channel|>is a tag<|end|>" + START + FINAL + "Hi", ["<|channel|>is a tagHi"]),
+        ("a header that is cut", START + " to=now, say" + START + FINAL + "Hi", [START + " to=now, sayHi"]),
         ("header in the prompt", "Hi", ["Hi"], START + "<|channel|>final<|message|>"),
         ("open reasoning", "hm", [R("hm")], START + "<|channel|>analysis<|message|>It"),
         ("closed reasoning", "hm", ["hm"], START + "<|channel|>analysis<|message|>It<|end|>"),

@@ -113,9 +113,9 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
 @pytest.mark.parametrize(
     ("fields", "defaults", "closing"),
     [
-        ({"reasoning_budget": 0}, (None, ""), "</think>"),
-        ({"reasoning_budget": 0, "reasoning_budget_message": "So."}, (3, "Enough."), "So.</think>"),
-        ({}, (0, "Enough."), "Enough.</think>"),
+        ({"reasoning_budget": 0}, (None, ""), "\n</think>"),
+        ({"reasoning_budget": 0, "reasoning_budget_message": "So."}, (3, "Enough."), "So.\n</think>"),
+        ({}, (0, "Enough."), "Enough.\n</think>"),
         ({"reasoning_budget": -1}, (3, ""), None),
         ({}, (None, ""), None),
     ],

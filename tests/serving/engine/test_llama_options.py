@@ -332,11 +332,11 @@ def test_context_for_embeddings_is_made_smaller_down_to_the_least_and_then_is_an
 def test_recurrent_and_hybrid_models_have_few_states(engine, name: str | None, monkeypatch):
     if name:
         monkeypatch.setattr(L, name, lambda pointer: True)
-    params = embed._params(engine.backend._model, engine.facts, 2048, is_whole=False, n_threads=3)
+    params = embed._params(engine.backend._model, engine.facts, 2048, takes_whole_inputs=False, n_threads=3)
     assert params.n_seq_max == (8 if name else 64)
     assert (params.n_ctx, params.n_batch, params.n_ubatch, params.n_outputs_max) == (2304, 256, 256, 256)
     assert (params.embeddings, params.kv_unified, params.n_threads, params.n_threads_batch) == (True, True, 3, 3)
-    whole = embed._params(engine.backend._model, engine.facts, 512, is_whole=True, n_threads=3)
+    whole = embed._params(engine.backend._model, engine.facts, 512, takes_whole_inputs=True, n_threads=3)
     assert (whole.n_ctx, whole.n_batch, whole.n_ubatch) == (512, 512, 512)
     assert whole.pooling_type == L.LLAMA_POOLING_TYPE_MEAN
 

@@ -39,7 +39,7 @@ BAD = {
     ),
     "empty prompt": (POST, chat_body(""), 400, INVALID, "messages"),
     "empty text": ("POST /completion", b'{"prompt": ""}', 400, INVALID, "prompt"),
-    "empty text in a list": ("POST /v1/embeddings", b'{"input": ["a", ""]}', 400, INVALID, "input"),
+    "empty text in a list": ("POST /v1/embeddings", b'{"input": ["a", ""]}', 400, INVALID, "input[1]"),
     "unknown model": (POST, chat_body(model="gpt"), 404, "model_not_found", "model"),
     "too long": (POST, chat_body(messages=LONG), *TOO_LONG),
     "too long, stream": (POST, chat_body(messages=LONG, stream=True), *TOO_LONG),

@@ -31,7 +31,7 @@ def read_calls(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]
 
 def _named_call(format: CallFormat, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call that is a name and arguments: `<function=f>{"a": 1}`, or with a text around each argument."""
-    head = text_of(format.section_begin, format.call_head)
+    head = text_of(format.section_begin, " ", format.call_head)
     name, generated_id = yield from _head(cursor, head, calls)
     call_id = format.id.id_of_call(name, generated_id) if format.id else generated_id
     # If nothing in the format follows the name, the text is a call only if an object is next.

@@ -41,17 +41,24 @@ class ChannelParser(OutputParser):
             # Text without a header is content, or a call that is the whole output.
             self._emit_content(text)
             yield from self._unmarked_call()
-            self._emit_content((yield from cursor.read_one_of(START)) or "")
+            if not text:
+                self._emit_content((yield from cursor.read_one_of(START)) or "")
             yield from cursor.emit_until(Markers(*self._dialect.dropped), self._emit_content, holds_space=False)
             yield from cursor.read_one_of(*self._dialect.closing_markers)
 
     def _header(self) -> Reader[str | None]:
-        """Read a header up to its end, <|message|>. Returns it without this end; None if the next text is no header."""
+        """Read a header up to its end, <|message|>. Returns it without this end; None if it has no end.
+
+        Without the end, what was read is text, up to the next message.
+        """
         start = yield from self._cursor.read_one_of(START + "assistant", CHANNEL, " to=", "to=")
         if start is None:
             return None
-        text, end = yield from self._cursor.read_until(MESSAGE)
-        return start + text if end else None
+        text, end = yield from self._cursor.read_until(MESSAGE, START, *self._dialect.closing_markers, *self._openers)
+        if end == MESSAGE:
+            return start + text
+        self._cursor.unread(end or "")
+        return None
 
     def _message(self, header: str, generated: str) -> Reader[None]:
         """Read a message, whose header marks it as reasoning, text or a call.

@@ -48,6 +48,11 @@ class ReasoningTags(NamedTuple):
     start: str
     end: str
 
+    @property
+    def closing(self) -> str:
+        """The end of reasoning as templates write it, and models: the end tag has a line of its own."""
+        return "\n" + self.end
+
 
 class TextStart(NamedTuple):
     """The texts that precede content."""

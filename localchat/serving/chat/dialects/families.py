@@ -126,6 +126,15 @@ _GIGACHAT = CallFormat(
     other_ends=("<|message_sep|>",),
     template_text="<|function_call|>",
 )
+_KIMI_K2 = CallFormat(
+    begin="<|tool_calls_section_begin|>",
+    call_begin="<|tool_call_begin|>",
+    before_name="functions.",
+    id=CallId(":", is_number=True, template="functions.{name}:{id}"),
+    before_arguments="<|tool_call_argument_begin|>",
+    call_end="<|tool_call_end|>",
+    end="<|tool_calls_section_end|>",
+)
 _KIMI_K3 = CallFormat(
     begin="<|open|>tools<|sep|>",
     before_name='<|open|>call tool="',
@@ -351,17 +360,9 @@ _FAMILIES = (
     # <|tool_calls_section_end|>, all on one line
     Dialect(
         "kimi-k2",
-        _sections(
-            CallFormat(
-                begin="<|tool_calls_section_begin|>",
-                call_begin="<|tool_call_begin|>",
-                before_name="functions.",
-                id=CallId(":", is_number=True, template="functions.{name}:{id}"),
-                before_arguments="<|tool_call_argument_begin|>",
-                call_end="<|tool_call_end|>",
-                end="<|tool_calls_section_end|>",
-            )
-        ),
+        _sections(_KIMI_K2),
+        # Where earlier calls have the ids of another server, some models leave out "functions." as these do.
+        also_read=_sections(replace(_KIMI_K2, before_name="")),
         closing_markers=("<|tool_calls_section_end|>",),
     ),
     # <|open|>tools<|sep|>

@@ -208,13 +208,14 @@ class OutputParser:
             if marker in self._openers:  # A call was read.
                 continue
             space = yield from cursor.read_run()
-            # The white space around reasoning is content. An end tag without reasoning is dropped.
-            self._emit_content(space if marker in in_text else "")
-            cursor.take(len(marker))
-            if marker not in in_text:
+            if marker in in_text:  # The white space around reasoning is content.
+                self._emit_content(space)
+                cursor.take(len(marker))
+                if marker == tags.start:  # An end tag without reasoning is dropped.
+                    yield from self._open_reasoning()
+            else:
+                cursor.take(len(marker))
                 yield from cursor.read_run()
-            elif marker == tags.start:
-                yield from self._open_reasoning()
 
     # --- text and reasoning, up to what ends them ---
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from .values import GEMMA_QUOTE
+from .values import GEMMA_QUOTE, NAME
 
 
 def written_value(value: Any, notation: str) -> str:
@@ -19,9 +19,14 @@ def _gemma(value: Any) -> str:
     if isinstance(value, str) and GEMMA_QUOTE not in value:
         return GEMMA_QUOTE + value + GEMMA_QUOTE
     if isinstance(value, dict):
-        pairs = (f"{key}:{_gemma(value[key])}" for key in sorted(value, key=str.lower))
+        pairs = (f"{_gemma_key(key)}:{_gemma(value[key])}" for key in sorted(value, key=str.lower))
         return "{" + ",".join(pairs) + "}"
     return "[" + ",".join(map(_gemma, value)) + "]" if isinstance(value, list) else _json(value)
+
+
+def _gemma_key(key: str) -> str:
+    """The name of a field, with quotes if the parser needs them."""
+    return key if key and key == key.strip() and NAME.fullmatch(key) else _json(key)
 
 
 def _json(value: Any) -> str:

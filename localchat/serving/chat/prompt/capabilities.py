@@ -29,6 +29,7 @@ class Capabilities(NamedTuple):
     short_ids: bool = False  # It refuses tool call ids other than nine letters or digits.
     reasoning_key: str = "reasoning_content"  # The field of a message from which it reads reasoning.
     reasoning_part: bool = False  # It reads reasoning from a part of the content.
+    reasons_in_texts: bool = True  # It prints the reasoning of a message without calls.
     lone_reasoning: bool = False  # It refuses reasoning in a message that has both text and tool calls.
     has_developer_role: bool = False  # If not, a message of this role gets the role "system".
     has_system_role: bool = True  # If not, the first user message begins with the text.
@@ -94,7 +95,7 @@ class _Tests:
         variants = [capabilities]
         if re.search("""['"]thinking['"]""", self._source):
             variants.append(capabilities._replace(reasoning_part=True))
-        return self._first_with_word(_REASONING, variants) or capabilities
+        return self._first_with_word(_REASONING, variants) or capabilities._replace(reasons_in_texts=False)
 
     def combinations(self, capabilities: Capabilities) -> Capabilities:
         """Find what the template refuses or leaves out of messages with several parts."""

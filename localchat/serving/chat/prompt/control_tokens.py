@@ -115,3 +115,8 @@ class ControlTokens:
 def without_markers(prompt: str) -> str:
     """The text of a prompt that the model reads."""
     return _MARKER.sub("", prompt)
+
+
+def with_hidden(tag: str, text: str) -> str:
+    """A text in which a template does not find a tag: each has a marker inside it, and is a tag again in the prompt."""
+    return text.replace(tag, tag[:1] + _END + tag[1:]) if tag else text

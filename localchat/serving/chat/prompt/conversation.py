@@ -25,47 +25,55 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
     """
     # As it is: most templates, for most conversations.
     yield messages, capabilities
-    # One system message, at the start: Qwen 3.5 refuses a later one. No text beside calls: Llama 3.1 leaves it out.
-    simple = _systems_at_start(_split_calls(messages))
+    # One system message, at the start: Qwen 3.5 refuses a later one.
+    with_system_first = _systems_at_start(messages)
+    yield with_system_first, capabilities
+    # No text beside calls: Llama 3.1 leaves it out.
+    simple = list(_split_calls(with_system_first, keeps_reasoning=not capabilities.reasons_in_texts))
     yield simple, capabilities
     # No two texts of one role in a row, and no text of the user after a result: Mistral Nemo refuses them.
-    alternating = joined(simple, _is_continued_by)
-    yield alternating, capabilities
+    yield joined(simple, _is_continued_by), capabilities
     # The user first, then the assistant in turn; calls and results are texts: Gemma 2 refuses other conversations.
     text_only = capabilities._replace(shows_calls=False, shows_results=False, one_call=False)
-    in_turns = _from_user(alternating)
+    in_turns = _from_user(joined(simple, are_texts_of_one_role))
     yield in_turns, text_only
     # The system message and the tools are texts, too: Command R+ leaves out a text beside calls otherwise.
     yield in_turns, text_only._replace(has_system_role=False, shows_tools=False)
 
 
-def with_results_in_order(messages: Messages) -> list[Mapping[str, Any]]:
-    """The messages, with the results of each message in the order of its calls, which templates without ids rely on."""
-    ordered: list[Mapping[str, Any]] = []
-    left = deque(messages)
-    while left:
-        message = left.popleft()
-        ordered.append(message)
-        results: list[Mapping[str, Any]] = []
-        while message.get("tool_calls") and left and left[0]["role"] == "tool":
-            results.append(left.popleft())
-        ordered += _sorted_results(results, message.get("tool_calls", ()))
+def with_results_in_order(messages: Messages) -> Messages:
+    """The messages, with the results of each message in the order of its calls, which templates without ids rely on.
+
+    Other messages stay in their places, also those between results.
+    """
+    ordered = list(messages)
+    with_calls = [i for i, message in enumerate(messages) if message.get("tool_calls")]
+    for start, end in zip(with_calls, [*with_calls[1:], len(messages)]):
+        places = [i for i in range(start, end) if messages[i]["role"] == "tool"]
+        results = [messages[i] for i in places]
+        for i, result in zip(places, _sorted_results(results, messages[start]["tool_calls"])):
+            ordered[i] = result
     return ordered
 
 
 def _sorted_results(results: Messages, calls: Sequence[Mapping[str, Any]]) -> Messages:
-    """The results in the order of their calls. They stay as they are if one of them belongs to no call."""
+    """The results in the order of their calls, then those that belong to no call."""
     indexes = [index for index in results_of_calls(calls, results) if index is not None]
-    return [results[index] for index in indexes] if len(indexes) == len(results) else results
+    return [results[i] for i in dict.fromkeys((*indexes, *range(len(results))))]
 
 
-def _split_calls(messages: Messages) -> Iterator[Mapping[str, Any]]:
-    """The messages, where one with text and calls is two: some templates print no text beside calls."""
+def _split_calls(messages: Messages, *, keeps_reasoning: bool) -> Iterator[Mapping[str, Any]]:
+    """The messages, where one with text and calls is two: some templates print no text beside calls.
+
+    With `keeps_reasoning`, its reasoning stays beside the calls; otherwise it precedes the text.
+    """
     for message in messages:
         if message.get("tool_calls") and message.get("content"):
-            calls = {key: value for key, value in message.items() if key not in ("content", "reasoning_content")}
-            yield {key: value for key, value in message.items() if key != "tool_calls"}
-            yield {**calls, "content": ""}
+            with_text = {key: value for key, value in message.items() if key != "tool_calls"}
+            with_calls = {**message, "content": ""}
+            (with_text if keeps_reasoning else with_calls).pop("reasoning_content", None)
+            yield with_text
+            yield with_calls
         else:
             yield message
 

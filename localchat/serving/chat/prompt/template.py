@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from ..dialects import detect
 from .capabilities import Capabilities, find_capabilities
-from .control_tokens import ControlTokens, TextPart, without_markers
+from .control_tokens import ControlTokens, TextPart, with_hidden, without_markers
 from .conversation import forms, with_results_in_order
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
 from .messages import Messages
@@ -92,6 +92,7 @@ class ChatTemplate:
                 try:
                     prompt = self._render_form(form, tools, capabilities, fixed, deadline)
                     self._check_whole(prompt, ordered, messages, paths)
+                    self._check_tools(prompt, form, tools or (), capabilities, fixed, deadline)
                 except TemplateError as error:
                     first_error = first_error or TemplateError(without_markers(str(error)), error.param)
                 else:
@@ -131,6 +132,30 @@ class ChatTemplate:
             hint = "move its text to another message"
             raise TemplateError(f"the model's chat template leaves out '{path}', of the role {role!r}: {hint}", path)
 
+    def _check_tools(
+        self,
+        prompt: str,
+        messages: Messages,
+        tools: Messages,
+        capabilities: Capabilities,
+        variables: Mapping[str, Any],
+        deadline: float,
+    ) -> None:
+        """Raise TemplateError if the prompt is the same without the tools.
+
+        Mistral Nemo shows them only before a message of the user, which a conversation may lack.
+        """
+        # Usually the descriptions show that the tools are there, as text or as JSON.
+        descriptions = [tool["function"].get("description") for tool in tools]
+        if all(text and (text in prompt or to_json(text)[1:-1] in prompt) for text in descriptions):
+            return
+        try:
+            prompt_without = self._render_form(messages, None, capabilities, variables, deadline)
+        except TemplateError:
+            return
+        if prompt == prompt_without:
+            raise TemplateError("the model's chat template leaves out 'tools' in this conversation", "tools")
+
     def prefilled(self, prompt: str, reasoning: str, text: str | None) -> str:
         r"""A rendered prompt with an assistant prefill. If `text` is None, the output continues the reasoning.
 
@@ -149,7 +174,7 @@ class ChatTemplate:
         prompt += ("" if is_open else dialect.reasoning.start + "\n") + marked_reasoning
         if text is None:
             return prompt
-        return prompt + "\n" + dialect.reasoning.end + dialect.text_start.after_reasoning + marked_text
+        return prompt + dialect.reasoning.closing + dialect.text_start.after_reasoning + marked_text
 
     def marked(self, value: Any) -> Any:
         """A copy of a JSON value of a request, whose strings yield no control tokens in a rendered prompt."""
@@ -166,7 +191,11 @@ class ChatTemplate:
         return {name: self.marked(value) for name, value in variables.items()}
 
     def _adapted(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> Messages:
-        return adapt_messages(messages, tools, capabilities, self.dialect.calls[0].written)
+        return adapt_messages(messages, tools, capabilities, self._written_calls)
+
+    def _written_calls(self, calls: Messages) -> str:
+        """The text of calls. A template that cuts reasoning off a text finds no end tag of reasoning in it."""
+        return with_hidden(self.dialect.reasoning.end, self.dialect.calls[0].written(calls))
 
     def _rendered(self, variables: Mapping[str, Any], deadline: float) -> str:
         variables = {**variables, **self._tokens}

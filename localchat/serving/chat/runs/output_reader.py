@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...core.events import (
     ContentDelta,
@@ -86,7 +87,7 @@ class OutputReader:
         self._last_at: float | None = None  # The last token so far.
 
     def read(self, steps: Sequence[StepOutput]) -> list[OutputEvent]:
-        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd.
+        """The events of the next steps: at most the newest progress, the tokens before their texts, and the end.
 
         After an OutputEnd, the caller must drop all later steps.
         """
@@ -105,30 +106,36 @@ class OutputReader:
             events += self._echo
         parsed, n_read = self._parse(sampled)
         self._n_completion += n_read
-        if n_read and (self._shows_tokens or is_first):
-            shown = sampled[:n_read] if self._shows_tokens else ()
-            events.append(SampledTokens(tuple(map(self._token, shown))))
-        events += self._as_shown(parsed)
+        if self._shows_tokens:
+            events += _with_tokens(map(self._token, sampled), map(self._as_shown, parsed))
+        else:
+            if n_read and is_first:
+                events.append(SampledTokens(()))
+            events += self._as_shown(itertools.chain(*parsed))
         if self._stop_text is not None or end is not None:
             events += self._finish(end or End("stop"))
         return events
 
-    def _parse(self, sampled: list[Sampled]) -> tuple[list[ParserEvent], int]:
-        """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
+    def _parse(self, sampled: list[Sampled]) -> tuple[list[list[ParserEvent]], int]:
+        """The events of the next tokens, up to a stop text, and the number of tokens up to there.
+
+        They are those of each token, or of all together if no token matters by itself.
+        """
         texts = [self._decoder.decode(self._piece(item if isinstance(item, int) else item[0])) for item in sampled]
         text = "".join(texts)
-        if not (self._counts_reasoning or self._may_complete_stop(text)):
-            return self._up_to_stop(self._parser.feed(text)), len(sampled)
-        # Token by token, to count those of the reasoning, and to find the one that completes a stop text.
-        parsed: list[ParserEvent] = []
-        for n_read, text in enumerate(texts, 1):
+        if not (self._shows_tokens or self._counts_reasoning or self._may_complete_stop(text)):
+            return [self._up_to_stop(self._parser.feed(text))], len(sampled)
+        # To show each token with its text, to count those of the reasoning, and to find the one that completes a stop
+        # text.
+        parsed: list[list[ParserEvent]] = []
+        for text in texts:
             was_open = self._parser.reasoning_is_open
             new_events = self._parser.feed(text)
             self._count_reasoning(new_events, was_open)
-            parsed += self._up_to_stop(new_events)
+            parsed.append(self._up_to_stop(new_events))
             if self._stop_text is not None:
-                return parsed, n_read
-        return parsed, len(sampled)
+                break
+        return parsed, len(parsed)
 
     @property
     def _counts_reasoning(self) -> bool:
@@ -150,6 +157,7 @@ class OutputReader:
             n_prompt=self.n_prompt,
             n_cached=self._n_cached,
             n_completion=self._n_completion,
+            n_first=min(self._n_completion, 1),
             queue_s=_seconds(self._submitted_at, self._started_at),
             prompt_s=_seconds(self._started_at, self._first_at),
             completion_s=_seconds(self._first_at, self._last_at),
@@ -257,6 +265,26 @@ class OutputReader:
             else:
                 final.append(event)
         return merged(final)
+
+
+def _with_tokens(tokens: Iterable[OutputToken], events: Iterable[list[Event]]) -> Iterator[OutputEvent]:
+    """Tokens, and the events of each behind it. Tokens of one text are joined, and so are their events.
+
+    A token without events, as of a tag, is joined to the next ones, which may be read later. So the tokens of a text do
+    not depend on how many are read at once.
+    """
+    groups: list[tuple[list[OutputToken], list[Event]]] = []
+    for token, new_events in zip(tokens, events):
+        earlier = groups[-1][1][:2] if groups else []
+        is_one_text = bool(new_events) and len(merged([*earlier, *new_events])) == 1
+        if groups and (not earlier or is_one_text):
+            groups[-1][0].append(token)
+            groups[-1][1].extend(new_events)
+        else:
+            groups.append(([token], new_events))
+    for group, group_events in groups:
+        yield SampledTokens(tuple(group))
+        yield from merged(group_events)
 
 
 def _has_reasoning(events: Iterable[ParserEvent]) -> bool:

@@ -158,7 +158,7 @@ def reasoning_budget(
     return ReasoningBudget(
         n_tokens,
         dialect.reasoning_markers(is_open=reasoning == "open", has_tools=bool(request.callable_tools)),
-        closing=((message, False), (dialect.reasoning.end, True)),
+        closing=((message, False), (dialect.reasoning.closing, True)),
     )
 
 
