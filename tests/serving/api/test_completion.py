@@ -103,6 +103,18 @@ def test_bos_may_be_left_out_and_no_echo_has_it(monkeypatch: pytest.MonkeyPatch)
             assert (choice["text"], choice["prompt_token_ids"]) == ("aa", ids)
 
 
+def test_control_tokens_are_those_of_a_prompt_and_not_those_of_fim_texts(monkeypatch: pytest.MonkeyPatch):
+    """In this vocabulary, the text "ab" is a control token of its own, whose id is 7."""
+
+    def tokenize(backend: FakeBackend, text: str, *, parse_special: bool = False, **options: Any) -> list[int]:
+        return [*(text.encode().replace(b"ab", b"\x07") if parse_special else text.encode())]
+
+    monkeypatch.setattr(FakeBackend, "tokenize", tokenize)
+    with serving(fim={"fim_tokens": (1, 2, 3)}) as running:
+        assert texts(running, prompt="abc") == ["\x07c"]
+        assert texts(running, prompt="ab", suffix="ab") == ["\x01ab\x02ab\x03"]
+
+
 def test_suffix_makes_a_fim_prompt():
     with serving(fim={"fim_tokens": (1, 2, 3)}) as running:
         assert texts(running, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]

@@ -140,6 +140,15 @@ def test_all_parts_of_a_tool_that_are_not_enforced_are_reported():
     assert refusal(schema) is None
 
 
+def test_a_tool_with_very_many_parts_that_are_not_enforced_has_arguments_of_any_kind():
+    parts = {f"p{i}": {"type": "string", "pattern": f"(?={i})"} for i in range(50)}
+    schema, refusals = loosened(prepared(checked({"type": "object", "properties": parts})))
+    assert schema == {"type": "object"}
+    places = {refused.pointer for refused in refusals}
+    assert len(places) == len(refusals) >= 20
+    assert places <= {f"/properties/{name}" for name in parts}
+
+
 def field_of_format(schema: Any) -> dict[str, Any]:
     """The field of a request for this schema, as its parser checks it."""
     body = {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
