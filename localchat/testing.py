@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(response, body.get("stream_options"))
         else:
             message = {**response.message(), "content": response.text, "reasoning_content": response.reasoning}
-            value = {"message": message} if self._is_chat else {"text": response.text}
+            value: Json = {"message": message} if self._is_chat else {"text": response.text}
             choice = {"index": 0, **value, "finish_reason": response.finish_reason}
             whole = {**self._labels("chat.completion", response), "choices": [choice], "usage": _USAGE}
             self._send(_JsonResponse(200, whole, {}), is_cut=response.finish_reason is None)
@@ -206,9 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
             calls = [response.message()] if response.calls else []
             deltas = [{"role": "assistant", "content": ""}, *reasoning, *deltas, *calls]
         reason = response.finish_reason
-        for delta, finish_reason in [*((delta, None) for delta in deltas), *([({}, reason)] if reason else [])]:
-            value = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-            self._event({**labels, "choices": [{"index": 0, **value, "finish_reason": finish_reason}]})
+        last: list[tuple[Json, str | None]] = [] if reason is None else [({}, reason)]
+        for delta, finish_reason in [*((delta, None) for delta in deltas), *last]:
+            output: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+            self._event({**labels, "choices": [{"index": 0, **output, "finish_reason": finish_reason}]})
         if reason is not None:
             if isinstance(stream_options, dict) and stream_options.get("include_usage"):
                 self._event({**labels, "choices": [], "usage": _USAGE})
