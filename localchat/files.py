@@ -10,6 +10,8 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .texts import finite
+
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
     """Write the data to a file, which other processes see with its old content or with all of the new one.
@@ -56,7 +58,7 @@ def _permissions(target: str) -> int | None:
 def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
     """Write messages as JSON to a file; see `write_file`. Raises TypeError or ValueError if they are not JSON."""
     try:
-        text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
+        text = json.dumps({"messages": messages}, ensure_ascii=False, indent=1, allow_nan=False)
     except RecursionError:
         raise ValueError("the messages cannot be saved: they are nested too deeply") from None
     # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
@@ -67,7 +69,7 @@ def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The messages of a file with messages or a list of messages as JSON. Raises ValueError for any other file."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            saved = json.load(file)
+            saved = json.load(file, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} is not a saved conversation: {error}") from error
     messages = saved.get("messages") if isinstance(saved, dict) else saved

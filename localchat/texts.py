@@ -4,11 +4,14 @@
     excerpt             the beginning of a text, on one line
     visible             a text with escapes in place of characters that a terminal would not show, or would obey
     escaped             the beginning of a text, on one line and visible
+    finite              the number that a text of JSON has
 
 `Secrets.shown` (transport/secrets.py) and `Session.shown` (mcp/session.py) also mask secrets.
 """
 
 from __future__ import annotations
+
+import math
 
 _EXCERPT_CHARS = 200
 
@@ -31,3 +34,11 @@ def visible(text: str) -> str:
 def escaped(text: str, limit: int = _EXCERPT_CHARS) -> str:
     """The beginning of a text, on one line and visible."""
     return visible(excerpt(text, limit))
+
+
+def finite(text: str) -> float:
+    """The number that a text has. Raises ValueError for NaN and infinity, which `json.loads` takes for numbers."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a number of JSON, or larger than any float")
+    return number

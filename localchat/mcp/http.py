@@ -33,7 +33,7 @@ from .session import Outgoing, Session, log
 # failed connection in a row, up to the maximum.
 _RESUME_S = 1.0
 _MAX_RESUME_S = 30.0
-_MAX_RETRY_S = 3600.0  # The limit of the time that a server may send.
+_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 3600.0  # The limits of the time that a server may send.
 _LONG_S = 5.0  # A stream without events that stays open longer is in order: the server has nothing to report.
 _MAX_FAILURES = 5  # The limit of connections in a row that bring no event and are shorter than `_LONG_S`.
 _MAX_REQUESTS = 256  # The limit of requests in flight.
@@ -305,7 +305,7 @@ class HTTPTransport:
             if _is_header_value(decoder.last_id):  # With another one, a stream cannot be resumed.
                 stream.last_id = decoder.last_id or stream.last_id
             if decoder.reconnection_ms is not None:
-                stream.retry_s = min(decoder.reconnection_ms / 1000, _MAX_RETRY_S)
+                stream.retry_s = min(max(decoder.reconnection_ms / 1000, _MIN_RETRY_S), _MAX_RETRY_S)
 
     async def _resume(self, driver: Driver, stream: _EventStream, outgoing: Outgoing) -> None:
         """Receive the rest of a response on further connections. Raises IncompleteStream if they bring nothing."""

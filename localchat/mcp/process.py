@@ -104,7 +104,7 @@ class ProcessTransport:
         self._last_stderr, self._stderr_ended = "", threading.Event()
         self._stdout_ended = threading.Event()  # No further message will be received.
         self._has_stopped = False
-        self._lock = threading.Lock()  # One thread at a time ends the process.
+        self._lock = threading.Lock()  # One thread at a time starts or ends the process.
 
     def start(self, session: Session) -> None:
         """Start the process. Raises MCPError."""
@@ -112,10 +112,32 @@ class ProcessTransport:
         program = find_program(self._command[0], self._environment, self._cwd)
         if program is None:
             raise self._error(f"there is no program {self._command[0]!r} in PATH: is it installed?")
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                self._start_process(program)
+            except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: there is no further thread.
+                errors.append(error)
+
+        try:
+            # In a thread, which Ctrl-C does not interrupt: a process that is half started could not be ended.
+            thread = threading.Thread(target=run, name="localchat-mcp", daemon=True)
+            thread.start()
+            thread.join()
+        except RuntimeError as error:
+            errors.append(error)
+        if errors:
+            raise self._error(f"it cannot be started: {errors[0]}") from errors[0]
+
+    def _start_process(self, program: str) -> None:
+        """Start the process and the threads, unless `close` was called meanwhile."""
         options: dict[str, Any] = {"start_new_session": True} if _HAS_GROUPS else {}
         if os.name == "nt":
             options["creationflags"] = getattr(subprocess, "CREATE_NO_WINDOW", 0)
-        try:
+        with self._lock:
+            if self._has_stopped:
+                return
             self._process = subprocess.Popen(
                 [os.path.abspath(program), *self._command[1:]],
                 stdin=subprocess.PIPE,
@@ -128,8 +150,6 @@ class ProcessTransport:
             )
             for function in (self._write, self._read, self._read_stderr):
                 threading.Thread(target=function, name="localchat-mcp", daemon=True).start()
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: there is no further thread.
-            raise self._error(f"it cannot be started: {error}") from error
 
     def send(self, outgoing: Outgoing) -> None:
         self._outbox.put(encode(outgoing.message))
@@ -145,8 +165,7 @@ class ProcessTransport:
         """End the process in three steps. Returns when it has ended, also when another thread ends it."""
         if self._session is not None:
             self._session.end(self._error("it was closed"))
-        if self._process is not None:
-            self._stop()
+        self._stop()
 
     def _write(self) -> None:
         """Write the messages to stdin, until it is to be closed or the process has closed it."""
@@ -244,12 +263,13 @@ class ProcessTransport:
         with self._lock:
             if self._has_stopped:
                 return
-            self._outbox.put(None)
-            self._wait(_CLOSE_S)
-            if self._is_alive():
-                self._signal(signal.SIGTERM, _TERMINATE_S)
-            if self._is_alive():
-                self._signal(getattr(signal, "SIGKILL", signal.SIGTERM), _KILL_S)
+            if self._process is not None:
+                self._outbox.put(None)
+                self._wait(_CLOSE_S)
+                if self._is_alive():
+                    self._signal(signal.SIGTERM, _TERMINATE_S)
+                if self._is_alive():
+                    self._signal(getattr(signal, "SIGKILL", signal.SIGTERM), _KILL_S)
             self._has_stopped = True
 
     def _wait(self, seconds: float) -> int | None:

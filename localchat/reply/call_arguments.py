@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Literal
 
-from ..texts import excerpt
+from ..texts import excerpt, finite
 from .payloads import Json, dump
 
 # The marks of JSON that open and close values: escapes (the last one may be cut), quotes and brackets.
@@ -129,7 +129,7 @@ def parse_arguments(text: str, strict: bool = False) -> tuple[Json | None, str |
     if not text.strip():
         return {}, None
     try:
-        value = json.loads(text, strict=strict, parse_constant=_refuse)
+        value = json.loads(text, strict=strict, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError) as error:
         return None, f"the arguments are not JSON: {error}"
     if value is None:
@@ -139,7 +139,3 @@ def parse_arguments(text: str, strict: bool = False) -> tuple[Json | None, str |
     if not isinstance(value, dict):
         return None, f"the arguments are not a JSON object: {excerpt(text, 60)}"
     return value, None
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number of JSON")

@@ -22,7 +22,7 @@ from .choice_text import ChoiceText
 from .content_parts import is_plain_text, is_thinking, part_texts
 from .fields import OF_CHOICES, OF_DELTAS, OF_REASONING, KeptFields
 from .finish_reason import FinishReason
-from .payloads import Json, as_list, dump
+from .payloads import Json, as_list, dump, sendable
 from .tool_calls import ToolCalls
 
 # The fields of reasoning. The text of the first that is not empty is used: some versions of vLLM send it in two.
@@ -192,8 +192,16 @@ class OpenChoice:
 
     def _read_returned(self, field: _Field) -> bool:
         """A field that the next request has to contain."""
-        _add_to(self._returned, field)
+        self._add_returned(self._returned, field)
         return True
+
+    def _add_returned(self, fields: KeptFields, field: _Field) -> None:
+        """Add a value that the next request has to contain, unless it is empty. That of a message is the whole one."""
+        value = sendable(field.value, self._warn)
+        if value and field.is_of_message:
+            fields.replace(field.name, value)
+        elif value:
+            fields.add(field.name, value)
 
     def _read_signed(self, field: _Field) -> bool:
         """Signed reasoning. Its text is the reasoning of a delta in which no other field has some."""
@@ -213,7 +221,7 @@ class OpenChoice:
         thinking = list(filter(is_thinking, parts))
         if thinking:
             self.texts.separate_reasoning()
-        _add_to(self._thinking, field._replace(value=thinking))
+        self._add_returned(self._thinking, field._replace(value=thinking))
         texts: dict[str, list[str]] = {}
         others = []
         for part in parts:
@@ -389,14 +397,6 @@ class OpenChoice:
 
 # The fields of an element of `choices` that nearly every element has.
 _USUAL_FIELDS = frozenset({"index", "delta", "message", "text", "logprobs", "finish_reason"})
-
-
-def _add_to(fields: KeptFields, field: _Field) -> None:
-    """Add the value of a field, unless it is empty. That of a message is the whole value."""
-    if field.value and field.is_of_message:
-        fields.replace(field.name, field.value)
-    elif field.value:
-        fields.add(field.name, field.value)
 
 
 # The fields of a delta or a message, in the order of their events, each with the method that reads it. Reasoning comes

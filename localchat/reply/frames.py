@@ -40,7 +40,7 @@ class Frames:
     @property
     def head(self) -> str:
         """The beginning of the body, for messages."""
-        return excerpt(self._head.decode("utf-8", "replace"))
+        return excerpt(self._head[:_HEAD_BYTES].decode("utf-8", "replace"))
 
     @property
     def is_one_document(self) -> bool:
@@ -74,7 +74,7 @@ class Frames:
             yield self._document(bytes(self._pending))
 
     def _detect(self, head: bytes) -> str | None:
-        """The format of a body that begins like this; None if more bytes are needed."""
+        """The format of a body that begins like this; None if more bytes are needed. Raises ProtocolError."""
         if BOM.startswith(head[: len(BOM)]):
             head = head[len(BOM) :].lstrip()
         if not head:
@@ -84,7 +84,8 @@ class Frames:
         is_labelled = "event-stream" in self._content_type.lower() and head[:1] != b"<"
         if is_labelled or head.startswith(_SSE_PREFIXES):
             return "sse"
-        if not any(prefix.startswith(head) for prefix in _SSE_PREFIXES):
+        # The error of an unknown format shows its beginning, which has to be received first.
+        if len(self._head) >= _HEAD_BYTES and not any(prefix.startswith(head) for prefix in _SSE_PREFIXES):
             raise self._unknown_format()
         return None
 

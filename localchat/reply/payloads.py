@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ..events import Usage
@@ -11,6 +13,8 @@ from ..events import Usage
 Json = dict[str, Any]
 
 _INTEGER = re.compile("-?[0-9]{1,18}")  # Python refuses to parse very long ones.
+
+_MAX_SENT_DEPTH = 100  # Of values that the next request has to contain, if they cannot be written as they are.
 
 # The fields of token counts, in the order of their precedence; a dot leads to a field of an object. A zero does not
 # hide a count in a later field.
@@ -29,6 +33,24 @@ def dump(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except RecursionError:  # JSON can be parsed at a depth at which it cannot be written.
         return "JSON that is nested too deeply"
+
+
+def sendable(value: Any, warn: Callable[[str], object]) -> Any:
+    """A value that the next request has to contain. What JSON cannot hold is replaced by null, with a warning."""
+    try:
+        json.dumps(value, allow_nan=False)
+        return value
+    except (ValueError, RecursionError):
+        warn("a field for the next request had NaN, infinity or too many levels, which JSON cannot hold: null is sent")
+        return _with_nulls(value, 0)
+
+
+def _with_nulls(value: Any, depth: int) -> Any:
+    if depth >= _MAX_SENT_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, dict):
+        return {name: _with_nulls(item, depth + 1) for name, item in value.items()}
+    return [_with_nulls(item, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def find_usage(payload: Json) -> Usage | None:

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 from ..errors import ProtocolError
 from ..events import ToolCall, ToolCallDelta
 from .call_arguments import CallArguments, arguments_text, comparable
-from .payloads import Json, as_integer, non_blank
+from .payloads import Json, as_integer, non_blank, sendable
 from .text import SurrogateJoiner
 
 _MAX_CALLS = 1000  # No model calls so many functions at once: a server that repeats a call for ever is stopped.
@@ -164,8 +164,8 @@ class _CallDelta:
         self.name = non_blank(self._function.get("name"))
         self.arguments = arguments_text(self._function.get("arguments"))
 
-    def add_further_fields(self, extra: Json) -> None:
-        """Add the fields that are not read to `extra`, also those in `function`."""
+    def add_further_fields(self, extra: Json, warn: Callable[[str], object]) -> None:
+        """Add the fields that are not read to `extra`, also those in `function`. The next request has them."""
         read = {name for name, value in self._payload.items() if name in _READ_FIELDS and _READ_FIELDS[name](value)}
         if self._function is not self._payload:
             read -= {"name", "arguments"}
@@ -175,8 +175,10 @@ class _CallDelta:
                 if name not in ("name", "arguments", "index") or not (value is None or _READ_FIELDS[name](value))
             }
             if others:
-                extra["function"] = {**extra.get("function", {}), **others}
-        extra.update({name: value for name, value in self._payload.items() if name not in read and value is not None})
+                extra["function"] = {**extra.get("function", {}), **sendable(others, warn)}
+        others = {name: value for name, value in self._payload.items() if name not in read and value is not None}
+        if others:
+            extra.update(sendable(others, warn))
 
 
 class _OpenCall:
@@ -331,7 +333,7 @@ class ToolCalls:
             self._by_id[delta.id] = self._by_both[delta.id, call.index] = call
             if delta.id not in call.ids:
                 call.ids.append(delta.id)
-        delta.add_further_fields(call.extra)
+        delta.add_further_fields(call.extra, self._warn)
         new = call.arguments.add(call.joiner.feed(delta.arguments))
         if call.name is None or (call.is_announced and not new):
             return []

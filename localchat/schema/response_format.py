@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
+from ..texts import finite
 from .shapes import whole_schema
 from .targets import build_shape, target_shape
 from .validator import Json, show
@@ -197,16 +197,9 @@ def _parse(text: str) -> Any:
     blocks = [fenced[1]] if fenced else re.findall(r"^```\w*\r?\n(.*?)\r?\n```", text, re.DOTALL | re.MULTILINE)
     try:
         # Other text around the only block introduces it.
-        return json.loads(blocks[0] if len(blocks) == 1 else text, parse_constant=_finite, parse_float=_finite)
+        return json.loads(blocks[0] if len(blocks) == 1 else text, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise DoesNotFit(f"not JSON ({error})", path="$") from error
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not a number of JSON, or larger than any float")
-    return number
 
 
 def _schema_name(target: Any) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,9 @@ def test_save_and_load_give_the_same_messages(tmp_path: Path):
     again.messages.append(user("\ud83d"))  # A lone surrogate, which UTF-8 cannot encode.
     again.save(path)
     assert Conversation.load(path, Client()).messages == again.messages
+    again.messages.append(user(math.inf))
+    with pytest.raises(ValueError, match="JSON"):
+        again.save(path)
 
 
 def test_load_takes_a_bare_list_and_another_system_message(tmp_path: Path):
@@ -142,7 +146,11 @@ def test_load_takes_a_bare_list_and_another_system_message(tmp_path: Path):
     assert Conversation.load(path, Client(), system="be brief").messages == [SYSTEM, user("hi")]
 
 
-@pytest.mark.parametrize("content", ["3", "{}", "[3]", '{"messages": {}}', "not JSON", "[" * 100_000], ids=repr)
+@pytest.mark.parametrize(
+    "content",
+    ["3", "{}", "[3]", '{"messages": {}}', "not JSON", "[" * 100_000, '[{"a": NaN}]', '[{"a": 1e999}]'],
+    ids=repr,
+)
 def test_load_of_anything_else_is_a_value_error(tmp_path: Path, content: str):
     path = tmp_path / "saved.json"
     path.write_text(content)

@@ -1,5 +1,6 @@
 """No field of a response is lost: each is in an event, in the reply with its `raw`, or in a warning that names it."""
 
+import contextlib
 import copy
 import dataclasses
 import json
@@ -110,6 +111,20 @@ def received(body: bytes, seed: int) -> tuple[list[Any], str]:
     except LocalChatError as error:
         return events, f"{error} {vars(error)} {text_of(parser.reply())}"
     return events, " ".join(text_of(dataclasses.replace(event, raw=None)) for event in events) + text_of(parser.reply())
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+@pytest.mark.parametrize("value", [b"NaN", b"-1e999", b"[" * 900 + b"]" * 900], ids=["NaN", "infinity", "deep"])
+def test_message_of_a_reply_can_be_sent_whatever_the_server_sent(name: str, value: bytes):
+    for path in [path for path in objects(RESPONSES[name]) if path]:
+        body = body_of(changed(RESPONSES[name], (*path, "new"), MARK)).replace(f'"{MARK}"'.encode(), value)
+        parser = ResponseParser()
+        with contextlib.suppress(LocalChatError):
+            list(parser.feed(body, is_end=True))
+            list(parser.finish())
+        reply = parser.reply()
+        if '"new": null' in json.dumps(reply.message, allow_nan=False):
+            assert any("null is sent" in warning for warning in reply.warnings)
 
 
 @pytest.mark.parametrize("name", RESPONSES)

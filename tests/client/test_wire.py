@@ -242,6 +242,22 @@ def test_error_shows_the_beginning_of_the_body_whatever_the_first_read_had(n_byt
         list(parser.finish())
 
 
+@pytest.mark.parametrize("body", [b"<html>" + b"<p>Log in.</p>" * n for n in (1, 500)], ids=["short", "long"])
+def test_error_of_an_unknown_format_does_not_depend_on_the_chunks(body: bytes):
+    def feed(n_bytes: int) -> None:
+        parser = ResponseParser("text/html")
+        for start in range(0, len(body), n_bytes):
+            list(parser.feed(body[start : start + n_bytes]))
+        list(parser.feed(b"", is_end=True))
+
+    errors = set()
+    for n_bytes in (1, 7, 150, 10_000):
+        with pytest.raises(ProtocolError, match="HTML: is the base URL right") as caught:
+            feed(n_bytes)
+        errors.add((str(caught.value), caught.value.head))
+    assert len(errors) == 1
+
+
 @pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])
 def test_parse_frame_that_is_not_an_object(data):
     with pytest.raises(ProtocolError) as caught:

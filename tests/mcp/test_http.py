@@ -207,6 +207,25 @@ def test_call_needs_no_idle_connection():
 RESULT = {"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": "at last"}]}}
 
 
+def test_server_that_allows_no_pause_is_not_reconnected_to_at_once():
+    """Each connection brings one event, which is no response before the fourth one."""
+    times: list[float] = []
+
+    def respond(request: Request, peer: Peer) -> Any:
+        if request.body and request.json.get("method") == "tools/call":
+            call_ids.append(request.json["id"])
+        elif "last-event-id" not in request.headers:
+            return None
+        times.append(time.monotonic())
+        message = {**RESULT, "id": call_ids[0]} if len(times) == 4 else None
+        return until_close(event(message, f"event-{len(times)}", retry_ms=0))
+
+    call_ids: list[int] = []
+    with MCPHTTPServer(respond=respond) as http, MCPServer(http.url) as server:
+        assert server.call("echo", {"text": "a"}).text == "at last"
+    assert times[-1] - times[0] > 0.25
+
+
 @pytest.mark.parametrize("ends", ["with its end", "too early", "and the server is busy"])
 def test_broken_stream_is_resumed(server_class: Any, ends: str):
     """After its first event, and once more before the response."""

@@ -6,15 +6,17 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localchat import TimedOut, Timeout
-from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, Progress
+from localchat.mcp import AsyncMCPServer, MCPError, MCPServer, Progress, process
 from localchat.mcp.messages import LineDecoder, NotAMessage
 from localchat.mcp.process import find_program, secrets_of_environment
 from localchat.transport.secrets import Secrets
@@ -336,6 +338,23 @@ def test_exception_of_the_program_cancels_the_call():
         with pytest.raises(KeyboardInterrupt):
             server.call("wait", {"n": 1}, on_progress=interrupt)
         assert len(json.loads(server.call("cancelled").text)) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+def test_interrupted_start_leaves_no_process(monkeypatch: Any):
+    processes = []
+    make_process = process.subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        processes.append(make_process(*arguments, **options))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]  # It has one.
+        time.sleep(0.1)  # Here Ctrl-C would end the start.
+        return processes[0]
+
+    monkeypatch.setattr(process.subprocess, "Popen", start)
+    with pytest.raises(KeyboardInterrupt), MCPServer(*command()):
+        pass
+    assert processes[0].returncode is not None
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", MODERN])

@@ -1,7 +1,9 @@
 """The docs are right: code blocks run against the built-in model, tables are those of the code, named tests exist."""
 
+import json
 import re
 import sys
+import urllib.request
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -10,12 +12,15 @@ import pytest
 
 import localchat
 from localchat.__main__ import make_parser
+from localchat.mcp.server import DEFAULT_TIMEOUT
 from localchat.request import options
 from localchat.serving.api import chat, embeddings
+from localchat.serving.core.fields import Fields
 from localchat.serving.core.model_options import SETTINGS
-from localchat.serving.core.params import NUMBERS, UNSUPPORTED, SamplingParams
+from localchat.serving.core.params import NUMBERS, UNSUPPORTED, WITHOUT_EFFECT, SamplingParams
 from localchat.serving.core.server_options import GROUPS
 from localchat.serving.http.status_endpoints import chat_page
+from tests.programs.catalog import PROGRAMS
 from tests.support.documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -67,6 +72,34 @@ def test_configuration_of_a_program_is_that_of_the_docs(path: Path):
 @pytest.mark.parametrize("code", [code for _, code in CLIENTS], ids=first_lines(CLIENTS))
 def test_configuration_is_in_a_tested_file(code: str):
     assert any(code in path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "configuration").iterdir())
+
+
+def named_in(page: Path) -> set[str]:
+    """The words of all code in a page."""
+    text = page.read_text(encoding="utf-8")
+    return set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`]+`", text, re.DOTALL))))
+
+
+def test_public_names_are_in_the_docs():
+    assert set(localchat.__all__) <= named_in(DOCS / "client.md") | named_in(DOCS / "errors.md")
+
+
+def test_environment_variables_are_in_the_docs():
+    """Those that the package reads, not those that it only sets."""
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "localchat").rglob("*.py"))
+    names = re.findall(r'(?<!setdefault\()"((?:LOCALCHAT|OPENAI|LLAMA|OLLAMA|XDG|HF|HUGGINGFACE)_[A-Z_]+)"', sources)
+    assert {"LOCALCHAT_API_KEY", "OLLAMA_MODELS"} <= set(names) <= set().union(*map(named_in, PAGES))
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md"])
+def test_names_of_the_code_exist(page: str):
+    """Except functions of llama.cpp."""
+    files = [path for folder in ("localchat", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    sources = "\n".join(path.read_text("utf-8") for path in files if path != Path(__file__))
+    known = {*re.findall(r"\w+", sources), *(path.stem for path in files)}
+    names = re.findall(r"`([A-Za-z_]\w*(?:\.[a-z_]\w*)*)(?:\(\))?`", (ROOT / page).read_text(encoding="utf-8"))
+    words = {word for name in names if not name.startswith(("llama_", "NAME")) for word in name.split(".")}
+    assert words - known == set()
 
 
 def test_names_in_the_tables_are_public():
@@ -124,6 +157,19 @@ def test_tables_of_the_client_are_complete():
     )
     classes = [options.MapOptions, options.RunOptions, options.CompletionOptions, options.EmbeddingOptions]
     assert sorted(names) == sorted(set().union(*(known.__annotations__ for known in classes)))
+    chats = {"chat", "stream", "map", "run", "run_stream", "conversation"}
+    groups = {"chats": chats, "all": {*chats, "complete", "embed", "request"}, "conversations": {"conversation"}}
+    for names, methods, *_ in rows("| option | methods |") + rows("| field | methods |"):
+        listed = re.findall(r"\w+", methods.partition(";")[0])
+        expected = set().union(*(groups.get(name, {name}) for name in listed))
+        for name in re.findall(r"`(\w+)`", names):
+            also = {"embed"} if name == "user" else set()
+            has = {method for method, kind in options.OPTIONS_OF.items() if name in kind.__annotations__} - {"Client"}
+            # The overloads of these methods have it.
+            has |= {"chat", "stream", "map"} if name == "response_format" else set()
+            # Runs and conversations have it as an argument.
+            has |= {"run", "run_stream", "conversation"} if name == "tools" else set()
+            assert has == expected | also, name
     shown = " ".join(row[0] for row in rows("| option | meaning |", DOCS / "terminal.md"))
     for action in make_parser()._actions[1:]:
         assert not action.option_strings or any(f"`{name}" in shown for name in action.option_strings), action
@@ -156,6 +202,31 @@ def test_sampling_fields_in_the_docs_are_those_of_the_server():
         assert not isinstance(field.default, (int, float)) or float(table[name][1]) == field.default, name
         if field.name in NUMBERS and (high := NUMBERS[field.name].high) is not None and high < 2**31 - 1:
             assert table[name][2] == f"{NUMBERS[field.name].low:g} to {high:g}"
+
+
+def test_endpoints_in_the_docs_are_those_of_the_server(base_url: str):
+    """A path below which all are served ends with a slash."""
+    with urllib.request.urlopen(base_url) as response:
+        served = {endpoint.partition("/v1")[2] for endpoint in json.load(response)["endpoints"]}
+    text = " ".join(row[0] for row in rows("| endpoint |", DOCS / "server.md"))
+    listed = {path.removeprefix("/v1") for path in re.findall(r"[ `](/[\w/-]*)", text)} - {"/", ""}
+    assert {path.rstrip("/") for path in served} == {path.rstrip("/") for path in listed}
+
+
+def test_fields_of_chats_are_in_the_docs():
+    body = Fields({"messages": [{"role": "user", "content": "Hello!"}]})
+    chat.parse_chat(body)
+    assert body._read - set(WITHOUT_EFFECT) <= named_in(DOCS / "fields.md") | named_in(DOCS / "guarantees.md")
+
+
+def test_timeout_of_mcp_servers_is_that_of_the_docs():
+    (shown,) = re.findall(r"^\| `timeout` \| `Timeout\((.*?)\)`", (DOCS / "mcp.md").read_text("utf-8"), re.MULTILINE)
+    assert shown == ", ".join(f"{name}={value}" for name, value in vars(DEFAULT_TIMEOUT).items())
+
+
+def test_versions_of_programs_are_those_that_are_run():
+    shown = " ".join(row[1] for row in rows("| program |", DOCS / "clients.md"))
+    assert {program.version for program in PROGRAMS} <= set(re.findall(r"[\d.]+\d", shown))
 
 
 def test_index_of_the_docs_names_every_page():

@@ -18,12 +18,14 @@ NO_VALUE = "no value matches it"
 """The reason of a refusal of a schema that contradicts itself."""
 OVERLAP = "the branches of 'oneOf' may overlap"
 """The reason of a refusal of `oneOf` if a value may match two of its branches."""
+COUNT = "'minProperties' and 'maxProperties' need all declared properties to be required"
+"""The reason of a refusal of the number of properties."""
 
 # What the reason of llguidance for a refusal contains, and the words of the server for it.
 _REASONS = (
     (r"oneOf constraints", OVERLAP),
     (r"not disjoint|disjoint", "two patterns of 'patternProperties' may match the same name"),
-    (r"min/maxProperties", "'minProperties' and 'maxProperties' need all declared properties to be required"),
+    (r"min/maxProperties", COUNT),
     (r"Unable to determine", "patterns that apply to one text are too complex together"),
     (r"circular", "a reference to itself has other keywords beside it"),
     (r"[Uu]nsatisfiable|is empty|no lexeme", NO_VALUE),

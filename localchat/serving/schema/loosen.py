@@ -6,12 +6,16 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 
-from .compiler import OVERLAP
+from .compiler import COUNT, OVERLAP, error_in, json_rule
 from .refuse import Refusal, keyword_refusals, refusal
-from .walk import Node, Schema, at_pointer, holder_of, used_schemas
+from .walk import Node, Schema, at_pointer, holder_of, used_schemas, with_children
 
 # The limits of the parts that are left out of a schema, and of the characters that are checked for it.
 _MAX_LEFT_OUT, _MAX_CHECKED = 20, 300_000
+_COUNTS = ("minProperties", "maxProperties")
+_MAX_COUNTS = 200  # The limit of those that are checked: each takes some tenths of a millisecond.
+# The keywords that determine the names of an object.
+_NAMES = frozenset(("properties", "required", "patternProperties", "additionalProperties"))
 
 
 def loosened(schema: Schema) -> tuple[Schema, list[Refusal]]:
@@ -44,6 +48,18 @@ def _ignored_if_lenient(nodes: Sequence[Node]) -> Iterator[Refusal]:
         yield from keyword_refusals([node], is_lenient=False)
         if "oneOf" in node.schema:
             yield Refusal(node.place, "oneOf", OVERLAP)
+    counts = [(node, keyword) for node in nodes for keyword in _COUNTS if keyword in node.schema]
+    for node, keyword in counts[:_MAX_COUNTS]:
+        if _reason_of_count(keyword, node.schema) == COUNT:
+            yield Refusal(node.place, keyword, COUNT)
+
+
+def _reason_of_count(keyword: str, schema: Schema) -> str:
+    """Why llguidance refuses a limit of the number of properties; "" if it does not."""
+    names = {
+        name: with_children(name, schema[name], lambda child: child is not False) for name in _NAMES & schema.keys()
+    }
+    return error_in("start: " + json_rule({"type": "object", **names, keyword: schema[keyword]}))
 
 
 def _leave_out(refused: Refusal, schema: Schema) -> None:

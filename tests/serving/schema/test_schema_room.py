@@ -130,10 +130,12 @@ def test_all_parts_of_a_tool_that_are_not_enforced_are_reported():
     properties = {
         "a": {"type": "array", "uniqueItems": True}, "b": {"not": {}, "if": {}}, "c": {"type": "string"},
         "d": {"oneOf": [{"type": "number"}, {"type": "integer"}]}, "e": {**TEXT, "pattern": "(?=a)"},
+        "f": {"properties": {"g": {"not": {}}}, "maxProperties": 0}, "h": {"type": "object", "maxProperties": 2},
     }  # fmt: skip
     schema, refusals = loosened(prepared(checked({"type": "object", "properties": properties})))
     assert sorted(refused.pointer for refused in refusals) == [
-        f"/properties/{part}" for part in ("a/uniqueItems", "b/if", "b/not", "d/oneOf", "e")
+        f"/properties/{part}"
+        for part in ("a/uniqueItems", "b/if", "b/not", "d/oneOf", "e", "f/maxProperties", "f/properties/g/not")
     ]
     assert refusal(schema) is None
 
