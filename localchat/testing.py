@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -43,17 +44,18 @@ class _ModelResponse:
     calls: Sequence[tuple[str, Json]]
     reasoning: str
     finish_reason: str | None
+    number: int  # The number of the response, for ids that no other one has.
 
     def message(self) -> Json:
         """The role and the calls: for the message of a whole response, and for a delta of a stream."""
         calls = [
             {
-                "index": number,
-                "id": f"call_{number}",
+                "index": index,
+                "id": f"call_{self.number}_{index}",
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments)},
             }
-            for number, (name, arguments) in enumerate(self.calls)
+            for index, (name, arguments) in enumerate(self.calls)
         ]
         return {"role": "assistant", **({"tool_calls": calls} if calls else {})}
 
@@ -77,6 +79,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.requests: list[FakeRequest] = []
         self._responses: deque[_ModelResponse | _JsonResponse] = deque()
+        self._n_replies = 0
         self._server = _HTTPServer(("127.0.0.1", 0), _Handler)
         self._server.fake = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -101,7 +104,8 @@ class FakeServer:
         connection ends before the end of the response, as if the server had crashed: that of a stream after the text.
         """
         reason = ("tool_calls" if calls else "stop") if finish_reason == "auto" else finish_reason
-        self._responses.append(_ModelResponse(text, tuple(calls), reasoning, reason))
+        self._n_replies += 1
+        self._responses.append(_ModelResponse(text, tuple(calls), reasoning, reason, self._n_replies))
 
     def error(self, status: int, message: str = "", headers: Mapping[str, str] | None = None) -> None:
         """Add an error, such as error(429, "busy", {"Retry-After": "1"})."""
@@ -134,9 +138,15 @@ class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
     fake: FakeServer
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of an error, unless it is that of a client that has left."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: _HTTPServer
+    protocol_version = "HTTP/1.1"  # With chunks, so that every client notices a stream that is cut.
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Write no log."""
@@ -156,12 +166,22 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(response, _JsonResponse):
             self._send(response)
         elif body.get("stream"):
-            self._stream(response)
+            self._stream(response, body.get("stream_options"))
         else:
             message = {**response.message(), "content": response.text, "reasoning_content": response.reasoning}
-            choice = {"index": 0, "message": message, "text": response.text, "finish_reason": response.finish_reason}
-            body = {"id": "fake-1", "model": "fake", "choices": [choice], "usage": _USAGE}
-            self._send(_JsonResponse(200, body, {}), is_cut=response.finish_reason is None)
+            value: Json = {"message": message} if self._is_chat else {"text": response.text}
+            choice = {"index": 0, **value, "finish_reason": response.finish_reason}
+            whole = {**self._labels("chat.completion", response), "choices": [choice], "usage": _USAGE}
+            self._send(_JsonResponse(200, whole, {}), is_cut=response.finish_reason is None)
+
+    @property
+    def _is_chat(self) -> bool:
+        return not self.path.endswith("/completions") or self.path.endswith("/chat/completions")
+
+    def _labels(self, name: str, response: _ModelResponse) -> Json:
+        """The fields that all payloads of a response have."""
+        id = f"fake-{response.number}"
+        return {"id": id, "object": name if self._is_chat else "text_completion", "created": 1, "model": "fake"}
 
     def _send(self, response: _JsonResponse, is_cut: bool = False) -> None:
         """Send the head and the body. `is_cut`: the connection ends in the middle of the body."""
@@ -170,27 +190,41 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**response.headers, "Content-Type": "application/json"}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
+        self._end_head()
         self.wfile.write(data[: len(data) // 2] if is_cut else data)
 
-    def _stream(self, response: _ModelResponse) -> None:
-        """Send the words as events; the connection ends after them."""
+    def _stream(self, response: _ModelResponse, stream_options: Any) -> None:
+        """Send the words as events. A stream without a finish reason is cut: the connection ends after the words."""
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.end_headers()
-        deltas = [{"role": "assistant", "content": ""}]
-        deltas += [{"reasoning_content": piece} for piece in _pieces(response.reasoning)]
-        deltas += [{"content": piece} for piece in _pieces(response.text)]
-        deltas += [response.message()] if response.calls else []
-        for delta in deltas:
-            self._event({"choices": [{"index": 0, "delta": delta, "text": delta.get("content", "")}]})
-        if response.finish_reason is not None:
-            self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": response.finish_reason}]})
-            self._event({"choices": [], "usage": _USAGE})
-            self.wfile.write(b"data: [DONE]\n\n")
+        for name, value in (("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")):
+            self.send_header(name, value)
+        self._end_head()
+        labels = self._labels("chat.completion.chunk", response)
+        deltas: list[Json] = [{"content": piece} for piece in _pieces(response.text)]
+        if self._is_chat:
+            reasoning = [{"reasoning_content": piece} for piece in _pieces(response.reasoning)]
+            calls = [response.message()] if response.calls else []
+            deltas = [{"role": "assistant", "content": ""}, *reasoning, *deltas, *calls]
+        reason = response.finish_reason
+        last: list[tuple[Json, str | None]] = [] if reason is None else [({}, reason)]
+        for delta, finish_reason in [*((delta, None) for delta in deltas), *last]:
+            output: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+            self._event({**labels, "choices": [{"index": 0, **output, "finish_reason": finish_reason}]})
+        if reason is not None:
+            if isinstance(stream_options, dict) and stream_options.get("include_usage"):
+                self._event({**labels, "choices": [], "usage": _USAGE})
+            self._chunk(b"data: [DONE]\n\n")
+            self._chunk(b"")
 
-    def _event(self, fields: Json) -> None:
-        self.wfile.write(b"data: %s\n\n" % json.dumps({"id": "fake-1", "model": "fake", **fields}).encode())
+    def _event(self, payload: Json) -> None:
+        self._chunk(b"data: %s\n\n" % json.dumps(payload).encode())
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _end_head(self) -> None:
+        self.send_header("Connection", "close")
+        self.end_headers()
 
 
 _USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

@@ -38,7 +38,7 @@ def image_part(source: Source) -> dict[str, Any]:
         url = source
     else:
         data = _read(source)
-        url = f"data:{_format_of(data, _IMAGES, 'image')};base64,{base64.b64encode(data).decode()}"
+        url = f"data:{_format_of(data, _IMAGES, 'image', source)};base64,{base64.b64encode(data).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -56,7 +56,7 @@ def audio_part(source: Source) -> dict[str, Any]:
     data = _read(source)
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
-    name = "mp3" if is_frame else _format_of(data, _AUDIO, "audio")
+    name = "mp3" if is_frame else _format_of(data, _AUDIO, "audio", source)
     return {"type": "input_audio", "input_audio": {"data": base64.b64encode(data).decode(), "format": name}}
 
 
@@ -105,10 +105,11 @@ def _read(source: Any) -> bytes:
         return file.read()
 
 
-def _format_of(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what: str) -> str:
-    """The name of the format whose signature the data has. `what` is for the error."""
+def _format_of(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what: str, source: Any) -> str:
+    """The name of the format whose signature the data has. `what` and `source` are for the error."""
     for name, signature in formats.items():
         if all(data[at : at + len(part)] == part for at, part in signature):
             return name
     known = ", ".join(name.rpartition("/")[2] for name in formats)
-    raise ValueError(f"this is no {what} of a known format ({known}); it begins with {data[:12]!r}")
+    shown = os.fspath(source) if isinstance(source, os.PathLike) else "this"
+    raise ValueError(f"{shown} is no {what} of a known format ({known}); it begins with {data[:12]!r}")

@@ -1,6 +1,7 @@
 """Images and audio as parts of a message: sources, types, and their position in the message."""
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -54,6 +55,9 @@ def test_audio_comes_from_path_bytes_and_data_url(tmp_path: Path):
         audio_part(tmp_path / "none.wav")
     with pytest.raises(ValueError, match=r"base64|alphabet"):
         audio_part("data:audio/wav;base64,AA!A")
+    path.write_bytes(PNG)
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))} is no audio of a known format"):
+        audio_part(path)
     with pytest.raises(ValueError, match="pass its bytes"):
         audio_part("https://host/a.wav")
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from localchat import (
     IncompleteReply,
     IncompleteStream,
     RateLimitError,
+    Tool,
 )
 from tests.client.test_tools import add
+from tests.support.deadline import wait_for
 
 
 @pytest.fixture
@@ -51,6 +54,10 @@ def test_calls_are_run_with_their_arguments(server: FakeServer, client_class: An
         assert client.run("1+2, 3+4?", tools=[add]).text == "3 and 7"
     results = [message["content"] for message in server.requests[1].json["messages"] if message["role"] == "tool"]
     assert results == ["3", "7"]
+    ids = [call["id"] for call in server.requests[1].json["messages"][1]["tool_calls"]]
+    server.reply(calls=[("add", {"a": 1, "b": 2})])
+    with Client(server.url) as client:  # As from a real server, no id comes twice.
+        assert client.chat("1+2?", tools=[Tool.of(add)]).tool_calls[0].id not in ids
 
 
 def test_errors_cuts_and_a_missing_response(server: FakeServer, client_class: Any):
@@ -99,6 +106,44 @@ def test_other_requests_and_other_clients(server: FakeServer, client_class: Any)
     connection.close()
     assert (choice["message"]["content"], choice["finish_reason"]) == ("done", "tool_calls")
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+def raw_stream(server: FakeServer, path: str, **fields: Any) -> list[Any]:
+    """The payloads of a stream, as a program without a client of its own reads them."""
+    connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=60)
+    try:
+        connection.request("POST", f"/v1/{path}", json.dumps({"stream": True, **fields}))
+        lines = connection.getresponse().read().decode().split("\n\n")
+    finally:
+        connection.close()
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line[len("data: ") :]) for line in lines[:-2]]
+
+
+def test_stream_has_the_fields_of_real_servers(server: FakeServer):
+    """The usage only if it is requested: its payload has no choice."""
+    for path, options in (("chat/completions", None), ("completions", {"include_usage": True})):
+        server.reply("a b")
+        payloads = raw_stream(server, path, stream_options=options)
+        assert all({"id", "object", "created", "model"} <= payload.keys() for payload in payloads)
+        choices = [choice for payload in payloads for choice in payload["choices"]]
+        assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
+        assert [payload["choices"] for payload in payloads if "usage" in payload] == ([[]] if options else [])
+    assert "".join(choice["text"] for choice in choices) == "a b"
+
+
+def test_every_client_notices_a_cut_stream(server: FakeServer):
+    server.reply("half of", finish_reason=None)
+    with pytest.raises(http.client.IncompleteRead):
+        raw_stream(server, "chat/completions")
+
+
+def test_client_may_leave_a_stream(server: FakeServer, capfd: Any):
+    server.reply("word " * 100_000)
+    with Client(server.url) as client, client.stream("hi") as stream:
+        next(stream)
+    wait_for(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("body", ["[1]", "{"])
