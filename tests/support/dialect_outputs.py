@@ -44,11 +44,16 @@ OWN_IDS = {
 
 def calls_of(events):
     heads = [event for event in events if isinstance(event, ToolCallStart)]
-    pieces = {head.index: "" for head in heads}
+    return [(head.name, json.loads(text)) for head, text in zip(heads, arguments_of(events))]
+
+
+def arguments_of(events):
+    """The text of the arguments of each call."""
+    texts = ["" for event in events if isinstance(event, ToolCallStart)]
     for event in events:
         if isinstance(event, ToolCallArguments):
-            pieces[event.index] += event.text
-    return [(head.name, json.loads(pieces[head.index])) for head in heads]
+            texts[event.index] += event.text
+    return texts
 
 
 def text_of(events, kind):
@@ -94,7 +99,8 @@ def events_of(expected):
     for item in expected:
         if isinstance(item, tuple):
             name, arguments, call_id = (*item, f"id{n_calls}")[:3]
-            events += [ToolCallStart(n_calls, call_id, name), ToolCallArguments(n_calls, arguments)]
+            events.append(ToolCallStart(n_calls, call_id, name))
+            events += [ToolCallArguments(n_calls, arguments)] if arguments else []
             n_calls += 1
         else:
             events.append((ReasoningDelta if isinstance(item, Reasoning) else ContentDelta)(str(item)))

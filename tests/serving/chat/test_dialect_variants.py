@@ -353,8 +353,8 @@ def test_python_calls(text, calls):
 
 CUT = [
     ("lfm2", "<|tool_call_start|>[f(a=g())]", '{"a": "g"())]'),
-    ("lfm2", "<|tool_call_start|>[f(a=1", '{"a": 1'),
-    ("lfm2", '<|tool_call_start|>[f(a="x\\', '{"a": "x\\'),
+    ("lfm2", "<|tool_call_start|>[f(a=1", '{"a": '),
+    ("lfm2", '<|tool_call_start|>[f(a="x\\', '{"a": "x'),
     ("gemma-4", '<|tool_call>call:f{a:<|"|>x<tool_call|>', '{"a":"x'),
 ]
 

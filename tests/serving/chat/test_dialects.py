@@ -1,6 +1,8 @@
 """Dialects: golden, damaged and special outputs, cut anywhere; detection by the template; messages of templates."""
 
+import json
 import random
+from itertools import takewhile
 
 import pytest
 
@@ -9,7 +11,7 @@ from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCall
 from localchat.serving.models.model_file import DEMO_PATH
 from tests.support import dialect_outputs as outputs
 from tests.support import random_outputs
-from tests.support.dialect_outputs import calls_of, parse, parse_every_way, text_of
+from tests.support.dialect_outputs import arguments_of, calls_of, parse, parse_every_way, text_of
 from tools.formats import OWN, check, main, sources
 
 
@@ -33,6 +35,17 @@ def test_events_of_a_cut_golden_output_are_a_prefix(name):
         heads = [event for event in events if isinstance(event, ToolCallStart)]
         assert heads == [event for event in whole if isinstance(event, ToolCallStart)][: len(heads)]
         assert "hm".startswith(text_of(events, ReasoningDelta).partition("<")[0].rstrip())
+
+
+@pytest.mark.parametrize("name", outputs.ALL)
+def test_cut_arguments_are_a_beginning_of_the_whole_ones(name):
+    """Clients parse arguments while they are streamed. In a string, the beginning of an end marker is text."""
+    text = outputs.ALL[name]
+    whole = arguments_of(parse([text], DIALECTS[name]))
+    for size in range(len(text)):
+        for arguments, cut in zip(whole, arguments_of(parse([text[:size]], DIALECTS[name]))):
+            n_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(arguments, cut)))
+            assert text[:size].endswith(json.loads(f'"{cut[n_same:]}"'))
 
 
 @pytest.mark.parametrize("name", sorted(set(outputs.ALL) - {"harmony", "muse"}))

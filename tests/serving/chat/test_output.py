@@ -88,14 +88,22 @@ BROKEN = [
     ("wrong bracket", tool_call('{"name": "f", "arguments": {"a": 1]}') + "x", [("f", '{"a": 1]}'), "x"]),
     ("only the tag is closed", tool_call('{"name": "f", "arguments": {"a": 1') + "x", [("f", '{"a": 1\n'), "x"]),
     ("another field", tool_call('{"name": "f", "argument": {"a": 1') + "x", [("f", '"argument": {"a": 1\n'), "x"]),
-    ("cut in another field", CALL_F + '"x": [1', [("f", '"x": [1')]),
     ("invalid name of a field", CALL_F + "5: 6}", [("f", "5: 6}")]),
-    ("name of a field that is cut", CALL_F + '"argu', [("f", '"argu')]),
     *(
         (f"broken arguments {text!r}", f'{CALL_F}"arguments": {text}', [("f", text)])
-        for text in ("[1", '{"a": tru', '{"a": hel', '{"a": "}', '["a\\', '["a\\u00', '{"a": [1}]', "[<", "}")
+        for text in ('{"a": tru', '{"a": hel', '{"a": "}', '{"a": [1}]', "[<", "}")
     ),
-    ("cut in a string of JSON", CALL_F + '"arguments": "{\\"a', [("f", '"{\\"a')]),
+]
+# The end of the output cuts the call: what it has of arguments is a beginning of them.
+CUT = [
+    *(
+        (f"cut after {text!r}", CALL_F + text, [("f", "")])
+        for text in ('"', '"argu', '"x": [1', '"arguments": [1', '"arguments": "{\\"a', '"arguments": "{\\')
+    ),
+    *(
+        (f"arguments cut after {text!r}", f'{CALL_F}"arguments": {text}', [("f", made)])
+        for text, made in (('{"a\\', '{"a'), ('{"a": "\\u00', '{"a": "'))
+    ),
 ]
 NO_CALLS = [
     *("<tool_call", "Hi \n <tool_call>", "<tool_call> \n", "<tool_call>\nno JSON here </tool_call>\n"),
@@ -105,7 +113,7 @@ NO_CALLS = [
     *("<tool_calls>", "a < b <<tool_call <tool_ call>"),
 ]
 CASES = [
-    *(*REASONING, *CALLS, *BROKEN),
+    *(*REASONING, *CALLS, *BROKEN, *CUT),
     *((name, f'{CALL_F}"arguments": {text}}}', [("f", made)]) for name, text, made in CORRECTED),
     *((repr(text), text, [text]) for text in NO_CALLS),
     # The prompt opens the reasoning, or does not.

@@ -46,6 +46,8 @@ class ArgumentReader:
         before = "{"
         while marker == next_argument:
             name = yield from self._name()
+            if name is None:
+                return
             calls.arguments(f"{before}{json.dumps(name, ensure_ascii=False)}: ")
             before = ", "
             end = yield from self._value(name)
@@ -59,9 +61,10 @@ class ArgumentReader:
         if marker == self._next_call:
             cursor.unread(marker)
 
-    def _name(self) -> Reader[str]:
-        """Read a name up to `after_key`."""
-        return (yield from self._cursor.read_until(self._format.after_key))[0].strip()
+    def _name(self) -> Reader[str | None]:
+        """Read a name up to `after_key`. Returns None if the output ends before that."""
+        name, marker = yield from self._cursor.read_until(self._format.after_key)
+        return None if marker is None else name.strip()
 
     def _value(self, name: str) -> Reader[str | None]:
         """Emit the value of the argument `name`. Returns the marker that ends it; None: the output ends."""
@@ -90,7 +93,8 @@ class ArgumentReader:
         container, corrected = yield from read_container(self._cursor)
         text, marker = yield from self._cursor.read_until(*ends)
         json_text = corrected + text
-        self._calls.arguments(value_json(container + text, types, json_text=json_text) if marker else json_text)
+        if marker:
+            self._calls.arguments(value_json(container + text, types, json_text=json_text))
         return marker
 
     def _string(self, *ends: str) -> Reader[str | None]:

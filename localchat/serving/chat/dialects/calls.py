@@ -103,7 +103,13 @@ class _WaitingCall:
 
 
 def emit_broken_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
-    """Emit the text of a broken call as its arguments, up to one of the markers `ends`."""
-    if (yield from cursor.emit_until(Markers(*ends), calls.arguments)):
+    """Emit the text of a broken call as its arguments, up to one of the markers `ends`.
+
+    If the end of the output cuts the call, its last text is dropped: what a call has up to there is a beginning of its
+    arguments, which clients parse while they are streamed.
+    """
+    if cursor.ended:
+        cursor.take(len(cursor.text) - cursor.at)
+    elif (yield from cursor.emit_until(Markers(*ends), calls.arguments)):
         yield from cursor.read_end(*ends)
         calls.is_open = False

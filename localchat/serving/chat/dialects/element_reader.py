@@ -57,6 +57,8 @@ class ElementReader(ArgumentReader):
         is_list, before = False, ""
         while marker == self._start:
             name = yield from self._name()
+            if name is None:
+                return None
             if not before:
                 # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
                 is_list = name == _ITEM and types != {"object"}

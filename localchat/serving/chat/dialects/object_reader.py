@@ -16,8 +16,8 @@ class ObjectReader:
     """Reads one call.
 
     The call begins at its name. If it breaks before the end of its arguments, the rest of its text is emitted as
-    arguments; after them, the call is complete, and the broken field stays unread. Fields other than the name,
-    arguments and id are skipped.
+    arguments, unless the end of the output cuts it; after the arguments, the call is complete, and the broken field
+    stays unread. Fields other than the name, arguments and id are skipped.
     """
 
     format: CallFormat
@@ -47,7 +47,8 @@ class ObjectReader:
                     cursor.rewind()
                 self._end(is_cut=cursor.ended)
                 return
-            calls.arguments(cursor.commit())
+            broken = cursor.commit()
+            calls.arguments("" if cursor.ended else broken)
             calls.release()
             yield from emit_broken_arguments(cursor, calls, *self.format.ends)
             return
