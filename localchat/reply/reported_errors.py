@@ -29,9 +29,14 @@ _MESSAGE_NAMES = [
     "errmsg",
     "status_msg",
     "error_description",
+    "reason",
+    "title",
+    "Message",
+    "error",
 ]
 _CODE_NAMES = ["code", "error_code", "errorCode", "errCode", "errcode", "status_code", "statusCode"]
 _TYPE_NAMES = ["type", "error_type", "errorType"]
+_MAX_DEPTH = 4  # Of the objects and lists in which a message is looked for.
 
 
 def parse_error(body: Any) -> ErrorEvent:
@@ -49,9 +54,12 @@ def parse_error(body: Any) -> ErrorEvent:
     inner = outer.get("error") or outer.get("errors") or outer.get("base_resp") or outer
     if isinstance(inner, list) and len(inner) == 1:
         inner = inner[0]
-    if not isinstance(inner, dict):
-        inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
-    message = _error_message(inner) or _error_message(outer) or excerpt(dump(body))
+    # `error` may be a short text, such as "Bad Request", or true; then the reason is beside it.
+    messages = [_message_of(inner)] if isinstance(inner, dict) else [_message_of(inner), _message_of(outer)]
+    inner = inner if isinstance(inner, dict) else outer
+    metadata = inner.get("metadata")  # OpenRouter has the error of the provider there.
+    messages.append(excerpt(_message_of(metadata.get("raw"))) if isinstance(metadata, dict) else "")
+    message = ": ".join(dict.fromkeys(filter(None, messages))) or _message_of(outer) or excerpt(dump(body))
     error_type, code, param = (_first_text(inner, names) for names in (_TYPE_NAMES, _CODE_NAMES, ["param"]))
     return ErrorEvent(message, error_type, code, param, raw=body)
 
@@ -147,25 +155,19 @@ def _is_keep_alive(payload: Json) -> bool:
     return payload.get("type") in KEEP_ALIVES or not any(payload.values())
 
 
-def _error_message(error: Json) -> str:
-    """The message of an error object. FastAPI has it in `detail`, as text or as a list of validation errors."""
-    for name in _MESSAGE_NAMES:
-        value = error.get(name)
-        if isinstance(value, str) and value.strip():
-            return value.strip()
-        if isinstance(value, list) and value:
-            return "; ".join(_validation_error(item) for item in value)
+def _message_of(value: Any, depth: int = 0) -> str:
+    """The message in a value: a text, an error object, or a list of these. FastAPI's have the place of the error."""
+    if isinstance(value, str):
+        return value.strip()
+    if depth < _MAX_DEPTH and isinstance(value, list):
+        return "; ".join(filter(None, (_message_of(item, depth + 1) for item in value)))
+    if depth < _MAX_DEPTH and isinstance(value, dict):
+        message = next(filter(None, (_message_of(value.get(name), depth + 1) for name in _MESSAGE_NAMES)), "")
+        where = ".".join(map(str, as_list(value.get("loc")))) or _message_of(value.get("loc"), depth + 1)
+        return f"{where}: {message}" if where and message else message
     return ""
 
 
 def _first_text(error: Json, names: list[str]) -> str | None:
     """The value of the first of these fields that is not empty, as text."""
     return next((str(error[name]) for name in names if error.get(name) not in (None, "")), None)
-
-
-def _validation_error(item: Any) -> str:
-    if not isinstance(item, dict):
-        return str(item)
-    steps = item.get("loc") or ()
-    where = ".".join(map(str, steps if isinstance(steps, (list, tuple)) else [steps]))
-    return f"{where}: {item.get('msg')}" if where else str(item.get("msg"))

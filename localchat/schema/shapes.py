@@ -228,7 +228,10 @@ def shape_of(hint: Any) -> Shape:
         return make(typing.get_args(hint))
     inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))  # Of a NewType, or of a `type` statement.
     if inner is not None:
-        return shape_of(inner)
+        try:
+            return shape_of(inner)
+        except RecursionError as error:
+            raise TypeError(f"{hint!r} contains itself: only a class may refer to itself") from error
     if isinstance(hint, type):
         return _class(hint)
     raise _no_counterpart(hint)

@@ -23,10 +23,7 @@ _SHOWN_ERRORS = 3
 
 def json_schema(target: Any, *, strict: bool = False) -> Json:
     """The JSON Schema of a target. `strict` applies OpenAI's rules: all properties are required, no others allowed."""
-    try:
-        schema = whole_schema(target_shape(target))
-    except RecursionError as error:
-        raise TypeError(f"{target!r} contains itself: only a class may refer to itself") from error
+    schema = whole_schema(target_shape(target))
     return strict_schema(schema) if strict else schema
 
 

@@ -118,6 +118,15 @@ class Proxy(NamedTuple):
         """Leave out the headers, which have the password."""
         return f"Proxy({self.host}:{self.port})"
 
+    @property
+    def shown(self) -> str:
+        """The proxy in messages."""
+        return f"the proxy {self.host}:{self.port}"
+
+
+# What to do if a proxy returns the status 407.
+PROXY_LOGIN = "the proxy requires a user and a password: http://USER:PASSWORD@HOST:PORT"
+
 
 def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
     """The proxy to use: the URL of the option, or that of the environment, which is not used for this machine.

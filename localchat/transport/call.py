@@ -18,7 +18,7 @@ from ..reply.reported_errors import parse_error, read_report
 from .addresses import Proxy, find_proxy
 from .connecting import connect
 from .exchange import Exchange
-from .failures import connect_message, retry_delay, status_error
+from .failures import connect_message, no_response_message, retry_delay, status_error
 from .http1 import Inflate, check_codings, request_head
 from .operations import AnyConnection, AnyDriver, Operations
 from .secrets import Secrets
@@ -292,7 +292,6 @@ class Call:
             raise
         except (OSError, ProtocolError) as error:
             error_class = ProtocolError if isinstance(error, ProtocolError) else ConnectError
-            reason = str(error) or type(error).__name__
-            raise error_class(f"no response from {self.settings.address.shown}: {reason}") from error
+            raise error_class(no_response_message(self.settings, error)) from error
         self.status, self.headers = exchange.response.status, exchange.response.headers
         return exchange

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from ..errors import ProtocolError
-from .addresses import Proxy, known_addresses
+from .addresses import PROXY_LOGIN, Proxy, known_addresses
 from .exchange import Exchange
 from .http1 import request_head
 from .operations import AnyConnection, Operations
@@ -66,4 +66,5 @@ async def _open_tunnel(settings: Settings, operations: Operations, connection: A
     status = exchange.response.status
     if status // 100 != 2:
         # A busy proxy may allow it later.
-        raise (OSError if status >= 500 else ProtocolError)(f"it refused the tunnel with status {status}")
+        reason = PROXY_LOGIN if status == 407 else f"it refused the tunnel with status {status}"
+        raise (OSError if status >= 500 else ProtocolError)(reason)

@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 
 from ..errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError
 from ..reply.reported_errors import parse_error
-from .addresses import Proxy
+from .addresses import PROXY_LOGIN, Proxy
 from .settings import Settings
 
 # The delay before the first retry, which doubles with each retry up to the maximum, in seconds.
@@ -26,7 +26,16 @@ _MAX_DELAY_S = 8.0
 _MAX_RETRY_AFTER_S = 120.0  # A longer Retry-After is not waited for.
 _RETRIED_STATUSES = frozenset({408, 409, 429})  # The statuses that are retried, besides those from 500 on.
 
-_SPEAKS_NO_TLS = "WRONG_VERSION_NUMBER"  # Of OpenSSL: what the server sent is no TLS.
+# Words of OpenSSL: what the server sent is no TLS; the server requires a certificate.
+_SPEAKS_NO_TLS = "WRONG_VERSION_NUMBER"
+_NEEDS_CERTIFICATE = "CERTIFICATE_REQUIRED"
+# Why a certificate is refused, by a word of OpenSSL's error. The last one is in every error.
+_CERTIFICATE_REASONS = {
+    "mismatch": "is that of another host: use a name that it has in the base URL",
+    "expired": "has expired: the server needs a new one, if the clock of this machine is right",
+    "not yet valid": "is not valid yet: is the clock of this machine right?",
+    "": "is not trusted: name the CA with verify=PATH or SSL_CERT_FILE",
+}
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -83,17 +92,24 @@ def _is_permanent(cause: BaseException | None) -> bool:
 
 def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
     shown = settings.address.shown
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        reason = next(reason for word, reason in _CERTIFICATE_REASONS.items() if word in str(error))
+        return f"the certificate of {shown} {reason} ({error})"
     if proxy is not None:
-        return f"no connection to {shown} through the proxy: {error}"
+        return f"no connection to {shown} through {proxy.shown}: {error}; proxy=False avoids it"
     if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
         return f"nothing listens on {shown}: start a server there (python -m localchat.server) or set OPENAI_BASE_URL"
     if isinstance(error, socket.gaierror):
         return f"the host {settings.address.host!r} is not known: {error}"
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"the certificate of {shown} is not trusted: name the CA with verify=PATH or SSL_CERT_FILE ({error})"
     if _SPEAKS_NO_TLS in str(error):
         return f"{shown} does not use TLS: use http:// ({error})"
     return f"no connection to {shown}: {error}"
+
+
+def no_response_message(settings: Settings, error: Exception) -> str:
+    text = f"no response from {settings.address.shown}: {str(error) or type(error).__name__}"
+    hint = "it requires a certificate of the client: pass verify= an ssl.SSLContext that has one"
+    return f"{text} ({hint})" if _NEEDS_CERTIFICATE in text else text
 
 
 def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
@@ -120,6 +136,8 @@ def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) ->
             base = urljoin(settings.base_url, base)
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", base)
         return f"it redirects to {base}: use that as the base URL"
+    if status == 407:
+        return PROXY_LOGIN
     if status in (401, 403):
         if settings.key:
             return "is the API key right?"

@@ -22,7 +22,8 @@ import localchat.transport.aio_sockets
 import localchat.transport.call
 import localchat.transport.sockets
 from localchat import AsyncClient, ConnectError, Timeout
-from localchat.transport.addresses import parse_base_url
+from localchat.transport.addresses import Proxy, parse_base_url
+from localchat.transport.failures import connect_message
 from localchat.transport.settings import Settings
 from localchat.transport.sockets import Connection, Driver, run_blocking
 from tests.client.test_vendor import python
@@ -319,6 +320,28 @@ def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate, cli
     failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH", client_class=client_class)
 
 
+def test_tls_error_of_a_certificate_of_another_host_says_so(certificate, client_class):
+    with with_tls(always(HELLO), certificate) as server:
+        url = f"https://other.localhost:{server.port}/v1"
+        failure_at(url, ConnectError, "is that of another host", client_class, verify=f"{certificate}.crt")
+
+
+@pytest.mark.parametrize("proxy", [None, Proxy("p", 80, {})], ids=["direct", "proxy"])
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("unable to get local issuer certificate", "verify=PATH"),
+        ("self-signed certificate", "verify=PATH"),
+        ("certificate has expired", "needs a new one"),
+        ("certificate is not yet valid", "clock of this machine"),
+        ("IP address mismatch, certificate is not valid for 'h'", "that of another host"),
+    ],
+)
+def test_error_of_a_certificate_says_what_to_do(reason, words, proxy):
+    error = OSError(f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {reason} (_ssl.c:1)")
+    assert words in connect_message(Settings(base_url="https://h.example/v1"), error, proxy)
+
+
 def test_tls_to_a_plain_server_is_named_in_the_error():
     with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
         failure_at(server.url.replace("http:", "https:"), ConnectError, "does not use TLS")
@@ -465,7 +488,8 @@ def test_https_goes_through_a_tunnel(certificate, client_class):
 def test_proxy_that_refuses_the_tunnel(raw, client_class):
     with responding_once(raw) as server:
         proxy = f"http://127.0.0.1:{server.port}"
-        failure_at("https://h.example/v1", ConnectError, "through the proxy", client_class, proxy=proxy)
+        error = failure_at("https://h.example/v1", ConnectError, "through the proxy 127", client_class, proxy=proxy)
+        assert ("requires a user" in str(error)) == (b"407" in raw)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from tests.support.slow_servers import dripping
 STATUSES = {
     "400": (400, '{"error": {"message": "bad x", "param": "x", "code": "c"}}', "bad x"),
     "401": (401, '{"error": "no key"}', "set OPENAI_API_KEY"),
+    "407": (407, "log in", "requires a user and a password"),
     "429": (429, "slow down", "slow down"),
     "302": (302, "", "redirects to http://elsewhere/v1"),
     "empty": (500, "", "no reason given"),

@@ -18,6 +18,7 @@ import pytest
 
 from localchat.errors import DoesNotFit
 from localchat.schema.docstrings import read_docstring
+from localchat.schema.response_format import ExpectedValue
 from localchat.schema.targets import build, json_schema
 from tests.client.test_vendor import python
 from tests.support.documents import ROOT, run
@@ -288,8 +289,9 @@ def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  
     ],
 )
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
-    with pytest.raises(TypeError, match=message):
-        json_schema(target)
+    for use in (json_schema, ExpectedValue):
+        with pytest.raises(TypeError, match=message):
+            use(target)
 
 
 @pytest.mark.parametrize("text", ["", "json_object", "name, age int", "text"])

@@ -276,6 +276,23 @@ ERROR_BODIES = {
         ("body.n: too big; odd", None, None, None),
     ),
     "list": ('[{"error": {"message": "m", "code": 400}}]', ("m", None, "400", None)),
+    "several": ('{"errors": [{"code": 1, "message": "m"}, {"message": "n"}]}', ("m; n", None, None, None)),
+    "detail in the message (Mistral)": (
+        '{"object": "error", "message": {"detail": [{"loc": ["body", "n"], "msg": "too big"}]}, "type": "t"}',
+        ("body.n: too big", "t", None, None),
+    ),
+    "error in the detail": ('{"detail": {"error": "m"}}', ("m", None, None, None)),
+    "reason beside a short text": (
+        '{"statusCode": 400, "error": "Bad Request", "message": "no n"}',
+        ("Bad Request: no n", None, "400", None),
+    ),
+    "reason beside true": ('{"error": true, "message": "m"}', ("m", None, None, None)),
+    "text and message alike": ('{"error": "m", "message": "m"}', ("m", None, None, None)),
+    "error of the provider (OpenRouter)": (
+        '{"error": {"message": "Provider returned error", "code": 429, "metadata": {"raw": "too many"}}}',
+        ("Provider returned error: too many", None, "429", None),
+    ),
+    "problem": ('{"type": "t", "title": "Not Found", "status": 404}', ("Not Found", "t", None, None)),
     "plain": ("Bad Gateway\n", ("Bad Gateway", None, None, None)),
     "html": ("<html>\n<h1>502</h1></html>", ("<html> <h1>502</h1></html>", None, None, None)),
     "empty": ("", ("no reason given", None, None, None)),

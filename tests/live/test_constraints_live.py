@@ -143,9 +143,9 @@ def test_output_follows_the_constraint_after_reasoning(port: int, name: str, ena
     assert any(output["end"] != "length" for output in outputs)
 
 
-# Templates whose prompts open reasoning, each with the tag that ends it.
+# Templates whose prompts open reasoning, each with what ends it.
 OPENING = {
-    "tags": (None, "</think>"),
+    "tags": (None, "\n</think>"),
     "channels": (
         "{{ tools }}{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
         "<|start|>assistant<|channel|>analysis<|message|>",

@@ -21,6 +21,7 @@ from localchat.serving.core.params import NUMBERS, UNSUPPORTED, WITHOUT_EFFECT, 
 from localchat.serving.core.server_options import GROUPS
 from localchat.serving.http.status_endpoints import chat_page
 from tests.programs.catalog import PROGRAMS
+from tests.project.test_imports import MAY_IMPORT
 from tests.support.documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -227,6 +228,11 @@ def test_timeout_of_mcp_servers_is_that_of_the_docs():
 def test_versions_of_programs_are_those_that_are_run():
     shown = " ".join(row[1] for row in rows("| program |", DOCS / "clients.md"))
     assert {program.version for program in PROGRAMS} <= set(re.findall(r"[\d.]+\d", shown))
+
+
+def test_rooms_in_the_docs_are_those_of_the_code():
+    shown = {row[0].strip("`/") for row in rows("| room |", DOCS / "design.md")}
+    assert {room for room in MAY_IMPORT if room} == {room for room in shown if (ROOT / "localchat" / room).is_dir()}
 
 
 def test_index_of_the_docs_names_every_page():

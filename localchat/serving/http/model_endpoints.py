@@ -107,7 +107,10 @@ class ModelEndpoints:
             "object": "model",
             "created": created,
             "owned_by": "localchat",
-            **{"type": "model", "display_name": name, "created_at": ollama.time_text(created), "lifecycle": "active"},
+            "type": "model",
+            "display_name": name,
+            "created_at": ollama.time_text(created),
+            "lifecycle": "active",
             # vLLM's name for `n_ctx`.
             **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
             "meta": meta,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from .walk import ANNOTATIONS, resolved
@@ -103,8 +103,13 @@ def allows_all_of_its_types(schema: Any) -> bool:
     return keywords <= {"type"} or (keywords == {"anyOf"} and all(map(allows_all_of_its_types, schema["anyOf"])))
 
 
-def listed_texts(schema: Any) -> frozenset[str]:
-    """The texts of a constant or an enum; empty if the schema is another one, or allows other values, too."""
-    is_listed = isinstance(schema, dict) and not is_nullable(schema)
-    values = schema.get("enum", [schema.get("const")]) if is_listed else []
-    return frozenset(values) if all(isinstance(value, str) for value in values) else frozenset()
+def listed_values(schema: Any) -> frozenset[Hashable]:
+    """The values of a constant or an enum, each with whether it is a boolean, since True == 1 in Python.
+
+    Empty if the schema is another one, lists an object or a list, or allows null beside its values.
+    """
+    if not isinstance(schema, dict) or is_nullable(schema):
+        return frozenset()
+    values = [schema["const"]] if "const" in schema else schema.get("enum", [])
+    is_plain = not any(isinstance(value, (dict, list)) for value in values)
+    return frozenset((value, isinstance(value, bool)) for value in values) if is_plain else frozenset()

@@ -218,7 +218,7 @@ def test_schema_that_is_too_large_is_named(fields: Any, response_format: Any, mo
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 def test_constrained_text_with_markers_is_read_exactly(dialect: Dialect, tools: Any):
     """The parser reads the markers of the family as text if the response format allows them."""
-    start, end = dialect.reasoning
+    start, end = dialect.reasoning.start, dialect.reasoning.end
     value = f' \n"a" {" ".join((*dialect.openers, *dialect.preserved, *dialect.reasoning_ends))} \n'
     constraint = constraint_of(f"{{# {start} #}}", dialect=dialect, tools=tools, **formatted("choice", (value,)))
     outputs = {dialect.text_start[0] + value: [ContentDelta(value)]}

@@ -115,6 +115,14 @@ ENFORCED = {
         },
         ['{"k": "x", "c": 1}', '{"k": "y"}'], ['{"k": "x"}', '{"k": "y", "c": 1}', '{"k": "y", "d": 1}'],
     ),
+    "oneOf of values with titles": (
+        {"oneOf": [{"const": 1, "title": "low"}, {"const": 2, "title": "high"}, {"enum": [True, None, 2.5]}]},
+        ["1", "2", "2.5", "true", "null"], ["3", "false", '"1"'],
+    ),
+    "oneOf of objects with a number each": (
+        {"oneOf": [{"properties": {"v": {"const": v}, "a": {}}, "required": ["v"]} for v in (0, False, "0")]},
+        ['{"v": 0}', '{"v": false}', '{"v": "0", "a": 1}'], ['{"v": 1}', '{"a": 1}'],
+    ),
     "oneOf of texts behind references": (
         {"oneOf": [
             {"type": "object", "properties": {"k": {"$ref": f"#/$defs/{name}"}}, "required": ["k"]} for name in "ab"
@@ -270,6 +278,7 @@ UNENFORCEABLE = {
     "look-ahead": ({"properties": {"a/b": {"type": "string", "pattern": "(?=a)"}}}, "/properties/a~1b"),
     "oneOf with any value": ({"oneOf": [True, {"type": "integer"}]}, ""),
     "oneOf of equal constants": ({"oneOf": [KINDS["x"], {**KINDS["x"], "title": "another"}]}, ""),
+    "oneOf of equal numbers": ({"oneOf": [{"const": 1}, {"enum": [2, 1.0]}]}, ""),
     "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
     "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
     "rounded integer in a constant": ({"properties": {"id": {"const": {"default": 2**60 + 1}}}}, "/properties/id"),

@@ -207,7 +207,7 @@ PREFILLS = {
     "channel": (CHANNELS, "", "It is", "hiNone<|channel|>final<|message|>It is"),
     "channels": (
         CHANNELS, "hm", "It is",
-        "hiNone<|channel|>analysis<|message|>\nhm\n<|end|><|start|>assistant<|channel|>final<|message|>It is",
+        "hiNone<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>It is",
     ),
     "section": (SECTIONS, "", "It is", "hiNone<|open|>response<|sep|>It is"),
 }  # fmt: skip

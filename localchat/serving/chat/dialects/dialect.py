@@ -47,11 +47,21 @@ class ReasoningTags(NamedTuple):
 
     start: str
     end: str
+    on_lines: bool = True  # Whether templates, and models, write each tag on a line of its own.
+
+    @property
+    def opening(self) -> str:
+        """What precedes reasoning, as templates write it."""
+        return self.start + self._line_end
 
     @property
     def closing(self) -> str:
-        """The end of reasoning as templates write it, and models: the end tag has a line of its own."""
-        return "\n" + self.end
+        """What follows reasoning, as templates write it."""
+        return self._line_end + self.end
+
+    @property
+    def _line_end(self) -> str:
+        return "\n" if self.on_lines else ""
 
 
 class TextStart(NamedTuple):
@@ -136,7 +146,14 @@ class Dialect:
     def preserved(self) -> tuple[str, ...]:
         """The markers that the parser needs as text, also if they are control tokens. It drops some of them itself."""
         of_calls = (marker for format in self.formats for marker in format.markers)
-        around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
+        around = (
+            *self.dropped,
+            *self.text_tags,
+            *self.text_start,
+            self.calls_start,
+            self.reasoning.start,
+            self.reasoning.end,
+        )
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:

@@ -172,7 +172,7 @@ _FAMILIES = (
     Dialect(
         "apertus",
         (_list("<|tools_prefix|>", "<|tools_suffix|>", separator=", ", keys=ObjectKeys(name="")),),
-        reasoning=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
+        reasoning=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>", on_lines=False),
     ),
     # DeepSeek V3, V3.1, and R1 with its distillates, which has the name and a JSON code block after the separator:
     # <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
@@ -239,7 +239,7 @@ _FAMILIES = (
             for before_arguments in (after_name + " <|constrain|>json", after_name + " json")
         ),
         detected_by=((START, CHANNEL, MESSAGE),),
-        reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
+        reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>", on_lines=False),
         closing_markers=("<|end|>", "<|call|>", "<|return|>"),
         text_start=TextStart(_FINAL, START + "assistant" + _FINAL),
         text_end=f"<|end|>{START}assistant",
@@ -316,7 +316,7 @@ _FAMILIES = (
         ),
         opening_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
         closing_markers=("<|END_RESPONSE|>", "<|END_TEXT|>"),
-        reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
+        reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>", on_lines=False),
     ),
     # Action:
     # ```json
@@ -378,7 +378,7 @@ _FAMILIES = (
         opening_markers=("<|open|>response<|sep|>",),
         closing_markers=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
         text_start=TextStart("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
-        reasoning=ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        reasoning=ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>", on_lines=False),
     ),
     # <|tool_call_start|>[f(a=1, b="text"), g()]<|tool_call_end|>
     Dialect(
@@ -435,7 +435,7 @@ _FAMILIES = (
             )
         ),
         detected_by=((_M3,),),
-        reasoning=ReasoningTags("<mm:think>", "</mm:think>"),
+        reasoning=ReasoningTags("<mm:think>", "</mm:think>", on_lines=False),
         no_reasoning="</mm:think>",
     ),
     # Mistral Nemo, Small 3, Devstral, Magistral, Ministral 3, Large 3: [TOOL_CALLS]f[ARGS]{"a": 1}
@@ -472,7 +472,7 @@ _FAMILIES = (
                 explicit_opener=None,
             )
         ),
-        reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
+        reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>", on_lines=False),
         closing_markers=("<|eom|>", "<|eot|>"),
         text_start=TextStart(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
         text_end=f"<|eom|>{START}assistant",
@@ -523,7 +523,7 @@ _FAMILIES = (
         opening_markers=("<|begin|>assistant", "<|content|>"),
         closing_markers=("<|end|>", "<|calls|>"),
         text_start=TextStart("<|content|>", "<|begin|>assistant<|content|>"),
-        reasoning=ReasoningTags("<|think|>", "<|end|>"),
+        reasoning=ReasoningTags("<|think|>", "<|end|>", on_lines=False),
     ),
     # <function=f>{"a": 1}</function>
     Dialect(
@@ -550,7 +550,7 @@ DIALECTS = {dialect.name: dialect for dialect in _FAMILIES}
 _KNOWN_TAGS = (
     THINK,
     *(dialect.reasoning for dialect in _FAMILIES),
-    ReasoningTags("[THINK]", "[/THINK]"),
+    ReasoningTags("[THINK]", "[/THINK]", on_lines=False),
     ReasoningTags("<thinking>", "</thinking>"),
     ReasoningTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 )

@@ -171,7 +171,7 @@ class ChatTemplate:
         marked_text: str = self.marked(text or "")
         if text is not None and not reasoning and not is_open:
             return prompt + dialect.text_start.first + marked_text
-        prompt += ("" if is_open else dialect.reasoning.start + "\n") + marked_reasoning
+        prompt += ("" if is_open else dialect.reasoning.opening) + marked_reasoning
         if text is None:
             return prompt
         return prompt + dialect.reasoning.closing + dialect.text_start.after_reasoning + marked_text
