@@ -120,12 +120,9 @@ def _read_item(item: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
         arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
         yield {"role": "assistant", "tool_calls": [tool_call(item.nonempty_text("call_id"), name, arguments)]}
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        id = item.nonempty_text("call_id")
-        yield {
-            "role": "tool",
-            "tool_call_id": id,
-            "content": read_text(item, "output", origin),
-        }
+        name, text = item.text("name"), read_text(item, "output", origin)
+        name = qualified(item.text("namespace"), name) if name else None
+        yield without_nulls({"role": "tool", "tool_call_id": item.text("call_id"), "name": name, "content": text})
     elif kind == "reasoning":
         text = "".join(part_text(part, Origin.OUTPUT) for part in item.objects("content"))
         text = text or (item.text("encrypted_content") or "").partition(REASONING_MARK)[2]
