@@ -106,6 +106,12 @@ def test_tokens_are_counted_as_the_message_counts_them(messages: Any):
     assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
+def test_models_are_listed_and_retrieved(messages: Any):
+    (model,) = messages._client.models.list()
+    assert (model.id, model.display_name, model.type, model.lifecycle) == ("demo", "demo", "model", "active")
+    assert model.created_at == messages._client.models.retrieve("demo").created_at is not None
+
+
 def test_error_has_the_format_of_the_interface(url: str):
     response, body = exchange(url.removeprefix("http://"), "/v1/messages?beta=true", {"messages": []})
     assert (response.status, body["type"], body["error"]["type"]) == (401, "error", "authentication_error")

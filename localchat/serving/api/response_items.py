@@ -33,11 +33,12 @@ def input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
     if value is not None and not isinstance(value, list):
         body.refuse("input", "a string or a list of items")
     for item in body.objects("input"):
-        is_reference = "type" not in item.raw and "role" not in item.raw and "id" in item.raw
+        given = without_nulls(item.raw)
+        is_reference = "id" in given and given.keys().isdisjoint(("type", "role"))
         if item.text("type") == "item_reference" or is_reference:
             yield body.child(store.item(str(item.raw.get("id")), item.at("id")), item.path)
         else:
-            yield body.child({"type": "message", **without_nulls(item.raw)}, item.path)
+            yield body.child({"type": "message", **given}, item.path)
 
 
 def messages_of_items(body: Fields, items: Iterable[Fields]) -> list[MessageAt]:

@@ -32,6 +32,7 @@ class ApiError(Exception):
     type = "invalid_request_error"
     code: str | None = None
     retry_after_s: int | None = None
+    is_transient = False  # Whether another try may succeed at once.
     # Whether the text may have paths of this machine, as those of the system and of llama.cpp have. Clients get the
     # names of the files alone (`message`), the log gets the paths (`str(error)`).
     may_have_paths = False
@@ -57,7 +58,10 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": code}}
 
     def headers(self) -> Mapping[str, str]:
-        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        """Clients repeat a request after any status from 500 on, unless this header of OpenAI's server refuses that."""
+        if self.retry_after_s is not None:
+            return {"Retry-After": str(self.retry_after_s)}
+        return {"X-Should-Retry": "false"} if self.status >= 500 and not self.is_transient else {}
 
 
 def _copy_of_error(error_class: type[ApiError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ApiError:
@@ -89,7 +93,7 @@ class HttpError(ApiError):
         self._headers = headers
 
     def headers(self) -> Mapping[str, str]:
-        return self._headers
+        return {**super().headers(), **self._headers}
 
 
 class NotFound(ApiError, status=404, code="not_found"):
@@ -110,13 +114,6 @@ class TooManyConnections(QueueFull, status=503, code="too_many_connections"):
 
 class InferenceError(ApiError, status=500, type="inference_error", may_have_paths=True):
     """The engine failed. `param` is None, since the request is not the cause."""
-
-    is_transient = False  # Whether another try may succeed at once.
-
-    def headers(self) -> Mapping[str, str]:
-        """Clients send a request again after status 500, if this header of OpenAI's server does not say otherwise."""
-        is_final = self.status == 500 and not self.is_transient
-        return {**super().headers(), **({"X-Should-Retry": "false"} if is_final else {})}
 
 
 class OutOfResources(InferenceError, status=503, retry_after_s=RETRY_QUEUE_S, is_transient=True):

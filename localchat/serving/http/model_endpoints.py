@@ -44,7 +44,7 @@ class ModelEndpoints:
     options: Options
 
     def list(self, exchange: Exchange) -> None:
-        """The same models in OpenAI's format, and in that of llama.cpp and Ollama."""
+        """The same models in OpenAI's and Anthropic's format, and in that of llama.cpp and Ollama."""
         data, models = self._all(self._entry), self._all(self._ollama_entry)
         exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
@@ -85,8 +85,12 @@ class ModelEndpoints:
         exchange.send_json(200, self._details(served, _adapter_of(served, name)))
 
     def _entry(self, served: ServedModel, adapter: Adapter | None = None) -> dict[str, Any]:
-        """The entry of a model in OpenAI's format. That of an adapter has its base in `parent`, as vLLM's has."""
+        """The entry of a model with the fields of OpenAI's and Anthropic's.
+
+        That of an adapter has its base in `parent`, as vLLM's has.
+        """
         file, header, model = served.file, summary_of(served.file), served.model
+        name, created = adapter.name if adapter else file.name, file.stamp // 10**9
         modalities = self._modalities(served)
         if model is not None:
             facts = model.engine.facts
@@ -98,11 +102,15 @@ class ModelEndpoints:
             if n_ctx := load_options(file, self.options).n_ctx:  # Otherwise it depends on the free memory.
                 meta["n_ctx"] = n_ctx
         return {
-            "id": adapter.name if adapter else file.name,
+            "id": name,
             **({"parent": file.name} if adapter else {}),
             "object": "model",
-            "created": file.stamp // 10**9,
+            "created": created,
             "owned_by": "localchat",
+            "type": "model",
+            "display_name": name,
+            "created_at": ollama.time_text(created),
+            "lifecycle": "active",
             # vLLM's name for `n_ctx`.
             **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
             "meta": meta,

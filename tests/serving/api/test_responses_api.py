@@ -178,7 +178,11 @@ def test_item_reference_is_the_item():
     store = ResponseStore()
     store.put(response("resp_1", "yes"), ())
     parser = partial(parse_response, store)
-    for reference in ({"type": "item_reference", "id": "msg_resp_1"}, {"id": "msg_resp_1"}):
+    for reference in (
+        {"type": "item_reference", "id": "msg_resp_1"},
+        {"id": "msg_resp_1"},
+        {"type": None, "id": "msg_resp_1"},
+    ):
         assert parse(parser, input=[reference, USER]).messages[0] == assistant("yes")
     with pytest.raises(NotFound) as caught:
         parse(parser, input=[USER, {"type": "item_reference", "id": "msg_2"}])

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from localchat.serving.chat.runs.generation import GenerationRun
-from localchat.serving.core.errors import ApiError, ModelLoading, OutOfResources
+from localchat.serving.core.errors import ApiError, BadRequest, HttpError, ModelLoading, NotSupported, OutOfResources
 from localchat.serving.core.server_options import Options
 from localchat.serving.engine.values import EngineDied, EngineError
 from localchat.serving.loading.service import Service
@@ -139,6 +139,9 @@ def test_full_queue_is_429_with_retry_after():
     ("error", "headers"),
     [
         (EngineError("the file is damaged"), {"X-Should-Retry": "false"}),
+        (NotSupported("this model computes no scores"), {"X-Should-Retry": "false"}),
+        (HttpError(501, None, "unknown transfer coding"), {"X-Should-Retry": "false"}),
+        (BadRequest("another field"), {}),
         (EngineDied("killed by SIGKILL"), {}),
         (OutOfResources("no memory is left"), {"Retry-After": "2"}),
     ],
