@@ -147,7 +147,7 @@ def _option(text: str) -> tuple[str, Any]:
         raise ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name, value
 
 

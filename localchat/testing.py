@@ -136,6 +136,7 @@ class FakeServer:
 
 class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # Connections that wait to be accepted, as many as those of `map` may be.
     fake: FakeServer
 
     def handle_error(self, request: Any, client_address: Any) -> None:

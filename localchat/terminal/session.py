@@ -163,7 +163,7 @@ def _file_text(path: str) -> str:
 def _read_schema(path: str) -> dict[str, Any]:
     try:
         schema = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise ValueError(f"{path} is not a JSON Schema: it must be an object")

@@ -118,9 +118,12 @@ def test_output_and_exit_code(arguments, raw, out, errors, code, tmp_path, monke
         assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
-@pytest.mark.parametrize("file", ["--file no.txt", "--file latin.txt", "--image no", "--audio s", '-o images=["no"]'])
+FILES = ["--file no.txt", "--file latin.txt", "--image no", "--audio s", '-o images=["no"]', "--schema deep.json"]
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_file_that_cannot_be_read_is_reported(file, tmp_path):
-    for name, data in (("latin.txt", b"caf\xe9"), ("s", b"GIF89a")):
+    for name, data in (("latin.txt", b"caf\xe9"), ("s", b"GIF89a"), ("deep.json", b"[" * 100_000)):
         (tmp_path / name).write_bytes(data)
     done = run(None, *file.split(), "hi", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr[:11]) == (1, "", "localchat: ")
@@ -128,14 +131,16 @@ def test_file_that_cannot_be_read_is_reported(file, tmp_path):
 
 def test_options_become_fields_of_the_request():
     with always(HELLO) as server:
-        options = ["-m", "mine", "-k", "key", "-o", "top_k=5", "-o", "stop=END", "-o", "x={}", "--no-stream"]
+        deep = "[" * 20_000  # Too deep to be JSON, and so a text.
+        fields = {"top_k": "5", "stop": "END", "x": "{}", "y": deep}
+        options = ["-m", "mine", "-k", "key", *(f"-o{name}={value}" for name, value in fields.items()), "--no-stream"]
         done = run(None, "--base-url", server.url, "-s", "be brief", *options, "hi")
         assert (done.stdout, done.returncode) == ("Hello\n", 0)
         run(server, "-o", "system=be brief", "hi")
         first, second = (request for request in server.requests if request.method == "POST")
     assert first.headers["authorization"] == "Bearer key"
-    fields = {"model": "mine", "top_k": 5, "stop": "END", "x": {}}
-    assert {name: first.json[name] for name in fields} == fields
+    sent = {"model": "mine", "top_k": 5, "stop": "END", "x": {}, "y": deep}
+    assert {name: first.json[name] for name in sent} == sent
     for request in (first, second):
         assert request.json["messages"][0] == {"role": "system", "content": "be brief"}
 
