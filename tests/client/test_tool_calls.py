@@ -114,7 +114,7 @@ def test_function_that_is_no_object_is_left_out_with_a_warning(wrong: Any, comes
     accumulator.finish(has_end_mark=True)
     reply = accumulator.reply()
     assert [(call.name, call.extra) for call in reply.tool_calls] == [("f", {"function": {"strict": True}})]
-    assert reply.warnings == (f"the function of a call is no object and was left out: {json.dumps(wrong)}",)
+    assert reply.warnings[0] == f"the function of a call is no object and was left out: {json.dumps(wrong)}"
 
 
 @pytest.mark.parametrize(("tools", "names"), [(["ab"], ["ab"]), (["a", "b"], ["a", "b"]), (["a", "b", "ab"], ["ab"])])
