@@ -120,12 +120,14 @@ def _read_item(item: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
         arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
         yield {"role": "assistant", "tool_calls": [tool_call(item.nonempty_text("call_id"), name, arguments)]}
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        id = item.nonempty_text("call_id")
-        yield {
+        tool = item.text("name")
+        result = {
             "role": "tool",
-            "tool_call_id": id,
+            "tool_call_id": item.text("call_id"),
+            "name": qualified(item.text("namespace"), tool) if tool else None,
             "content": read_text(item, "output", origin),
         }
+        yield without_nulls(result)
     elif kind == "reasoning":
         text = "".join(part_text(part, Origin.OUTPUT) for part in item.objects("content"))
         text = text or (item.text("encrypted_content") or "").partition(REASONING_MARK)[2]

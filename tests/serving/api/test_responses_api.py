@@ -79,6 +79,10 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         [assistant("a", tool_calls=[LOOKED], reasoning_content="r"), SEEN],
     ),
     "a tool that returned nothing": ([{**RESULT, "output": None}], [{**SEEN, "content": ""}]),
+    "a result without the id of its call": (
+        [CALL, {"type": "function_call_output", "call_id": None, "name": "find", "namespace": "crm", "output": "seen"}],
+        [assistant(tool_calls=[LOOKED]), {"role": "tool", "name": "crm__find", "content": "seen"}],
+    ),
     "custom call": (
         [{**CUSTOM, "type": "custom_tool_call", "input": "a\nb"}, {**RESULT, "type": "custom_tool_call_output"}],
         [assistant(tool_calls=[called("patch", {"input": "a\nb"})]), SEEN],
