@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from .errors import ProtocolError
 from .events import Usage
-from .reply.payloads import as_integer, as_list, find_usage
+from .reply.payloads import as_integer, as_list, dump, find_usage
 from .request.arguments import BaseRequest
 from .texts import excerpt
 from .transport.call import Call
@@ -93,7 +92,7 @@ def _vector(value: Any, base64: bool) -> list[float]:
         except (ValueError, struct.error) as error:
             raise ProtocolError(f"an embedding is not base64 of 32-bit floats: {error}") from error
     if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
-        shown = excerpt(json.dumps(value), 80)
+        shown = excerpt(dump(value), 80)
         raise ProtocolError(f"an embedding is no list of numbers: {shown}")
     try:
         is_finite = all(map(math.isfinite, value))

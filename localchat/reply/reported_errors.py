@@ -36,7 +36,7 @@ _MESSAGE_NAMES = [
 ]
 _CODE_NAMES = ["code", "error_code", "errorCode", "errCode", "errcode", "status_code", "statusCode"]
 _TYPE_NAMES = ["type", "error_type", "errorType"]
-_MAX_DEPTH = 4  # Of the objects and lists in which a message is looked for.
+_MAX_MESSAGE_DEPTH = 4  # Of the objects and lists in which a message is looked for.
 
 
 def parse_error(body: Any) -> ErrorEvent:
@@ -159,9 +159,9 @@ def _message_of(value: Any, depth: int = 0) -> str:
     """The message in a value: a text, an error object, or a list of these. FastAPI's have the place of the error."""
     if isinstance(value, str):
         return value.strip()
-    if depth < _MAX_DEPTH and isinstance(value, list):
+    if depth < _MAX_MESSAGE_DEPTH and isinstance(value, list):
         return "; ".join(filter(None, (_message_of(item, depth + 1) for item in value)))
-    if depth < _MAX_DEPTH and isinstance(value, dict):
+    if depth < _MAX_MESSAGE_DEPTH and isinstance(value, dict):
         message = next(filter(None, (_message_of(value.get(name), depth + 1) for name in _MESSAGE_NAMES)), "")
         where = ".".join(map(str, as_list(value.get("loc")))) or _message_of(value.get("loc"), depth + 1)
         return f"{where}: {message}" if where and message else message

@@ -28,8 +28,9 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import ProtocolError
 from ..events import ToolCall, ToolCallDelta
+from ..texts import excerpt
 from .call_arguments import CallArguments, arguments_text, comparable
-from .payloads import Json, as_integer, non_blank, sendable
+from .payloads import Json, as_integer, dump, non_blank, sendable
 from .text import SurrogateJoiner
 
 _MAX_CALLS = 1000  # No model calls so many functions at once: a server that repeats a call for ever is stopped.
@@ -176,6 +177,9 @@ class _CallDelta:
             }
             if others:
                 extra["function"] = {**extra.get("function", {}), **sendable(others, warn)}
+        elif self._payload.get("function") is not None:  # No request can have it: another delta may have the object.
+            read.add("function")
+            warn(f"the function of a call is no object and was left out: {excerpt(dump(self._payload['function']))}")
         others = {name: value for name, value in self._payload.items() if name not in read and value is not None}
         if others:
             extra.update(sendable(others, warn))

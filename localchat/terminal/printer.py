@@ -105,10 +105,17 @@ class Printer:
             self._output_s += time.monotonic() - self._request_first_s
             self._request_first_s = None
 
+    def _token_counts(self) -> dict[str, int]:
+        """The sums of all requests."""
+        return {
+            "input_tokens": sum(usage.input_tokens for usage in self._usages),
+            "output_tokens": sum(usage.output_tokens for usage in self._usages),
+        }
+
     def report_usage(self) -> None:
         """Report token counts and speed of all requests, as one line."""
-        n_input = sum(usage.input_tokens for usage in self._usages)
-        n_output = sum(usage.output_tokens for usage in self._usages)
+        counts = self._token_counts()
+        n_input, n_output = counts["input_tokens"], counts["output_tokens"]
         parts = [f"{n_input} tokens in, {n_output} out" if self._usages else "no token counts"]
         if self._first_s is not None:
             parts.append(f"first after {self._first_s - self._start_s:.2f} s")
@@ -143,7 +150,7 @@ class Printer:
             return
         text = self._buffer if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False)
         self._is_buffering = self._in_line = False  # From here on, `_write` prints.
-        fields = _reply_fields(reply, self._has_value)
+        fields = _reply_fields(reply, self._token_counts() if self._usages else None, self._has_value)
         self._write(json.dumps(fields, ensure_ascii=False) if self._as_json else text)
 
     def _write(self, text: str) -> None:
@@ -181,10 +188,9 @@ def _has_styles() -> bool:
     return is_wanted and sys.stderr is not None and sys.stderr.isatty()
 
 
-def _reply_fields(reply: Reply[Any], has_value: bool) -> dict[str, Any]:
+def _reply_fields(reply: Reply[Any], usage: dict[str, int] | None, has_value: bool) -> dict[str, Any]:
     """The fields of a reply for `--json`, without empty ones. `text` is always there, and `parsed` with a schema."""
     always = ("text", "parsed") if has_value else ("text",)
-    usage = reply.usage
     fields = {
         "model": reply.model,
         "text": reply.text,
@@ -193,6 +199,6 @@ def _reply_fields(reply: Reply[Any], has_value: bool) -> dict[str, Any]:
         "parsed": reply.parsed,
         "tool_calls": [{"name": call.name, "arguments": call.arguments_json} for call in reply.tool_calls],
         "finish_reason": reply.finish_reason,
-        "usage": usage and {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+        "usage": usage,
     }
     return {name: item for name, item in fields.items() if name in always or item not in (None, "", [])}

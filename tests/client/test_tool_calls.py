@@ -103,6 +103,20 @@ def test_calls_that_servers_send(pieces, calls):
         assert not ids or got[0].id == ids[0]
 
 
+@pytest.mark.parametrize("wrong", [1, "f", ["f"]], ids=str)
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_function_that_is_no_object_is_left_out_with_a_warning(wrong: Any, comes_first: bool):
+    call: Any = {"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}", "strict": True}}
+    deltas = [{"index": 0, "id": "x", "function": wrong}, call]
+    accumulator = Accumulator()
+    for one in deltas if comes_first else reversed(deltas):
+        accumulator.add(chunk(tool_calls=[one]))
+    accumulator.finish(has_end_mark=True)
+    reply = accumulator.reply()
+    assert [(call.name, call.extra) for call in reply.tool_calls] == [("f", {"function": {"strict": True}})]
+    assert reply.warnings[0] == f"the function of a call is no object and was left out: {json.dumps(wrong)}"
+
+
 @pytest.mark.parametrize(("tools", "names"), [(["ab"], ["ab"]), (["a", "b"], ["a", "b"]), (["a", "b", "ab"], ["ab"])])
 @pytest.mark.parametrize("second", ["", '{"x": 1}'])
 def test_name_of_an_offered_tool_gets_no_further_piece(tools, names, second):

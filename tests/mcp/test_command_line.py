@@ -58,6 +58,15 @@ def test_calls_run_without_questions_for_scripts():
         assert results(fake) == ['{"sum": 3}']
 
 
+def test_json_has_the_usage_of_all_requests():
+    with FakeServer() as fake:
+        fake.reply("Let me see.", calls=CALL)
+        fake.reply("It is 3.")
+        done = run(fake, *MCP, "--yes", "--json", "--usage", "What is 1 + 2?")
+    assert json.loads(done.stdout)["usage"] == {"input_tokens": 2, "output_tokens": 2}
+    assert "2 tokens in, 2 out" in done.stderr
+
+
 def test_answer_that_is_cut_is_shown_as_without_tools():
     with FakeServer() as fake:
         fake.reply("half of", finish_reason="length")

@@ -310,6 +310,16 @@ def not_enforced(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     return found
 
 
+def test_what_is_not_enforced_is_logged_once(caplog: pytest.LogCaptureFixture):
+    tool = {"function": {"name": "logged_once", "parameters": {"type": "object", "properties": IN_PART}}}
+    for _ in range(2):
+        constraint_of(tools=(tool,), tool_choice="auto")
+    texts = [record.getMessage() for record in caplog.records if "logged_once" in record.getMessage()]
+    assert len(set(texts)) == len(texts) == 3
+    assert texts[0].startswith("'#/properties/")
+    assert all('of the tool "logged_once" is not enforced: ' in text for text in texts)
+
+
 def test_place_in_the_log_is_that_of_the_schema_in_the_request(not_enforced: set[tuple[str, str]]):
     unique = {"type": "array", "uniqueItems": True}
     properties = {

@@ -81,6 +81,8 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
         (["--port", ""], 2, "expected a whole number, such as 4096 or 4k, got ''"),
         (["--port", "99999"], 2, "at most 65535, got 99999"),
         (["--idle-unload", "0"], 2, "expected a number of minutes above 0, got '0'"),
+        (["--rpc", "gpu1:65536"], 2, "expected hosts with their ports, such as gpu1:50052, got 'gpu1:65536'"),
+        (["--rpc", "gpu1,gpu1:50052"], 2, "workers, each once, got 'gpu1,gpu1:50052'"),
         (["--tensor-split", "0,0"], 2, "expected shares, such as 3,1, got '0,0'"),
         (["--api-key", ""], 2, "the key is empty"),
         (["--api-key", "a\nb"], 2, "that an HTTP header cannot have"),
