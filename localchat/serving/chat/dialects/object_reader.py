@@ -16,8 +16,8 @@ class ObjectReader:
     """Reads one call.
 
     The call begins at its name. If it breaks before the end of its arguments, the rest of its text is emitted as
-    arguments, unless the end of the output cuts it; after the arguments, the call is complete, and the broken field
-    stays unread. Fields other than the name, arguments and id are skipped.
+    arguments, unless the end of the output cuts it. After the arguments, the call is complete, and a broken field stays
+    unread. Fields other than the name, arguments and id are skipped.
     """
 
     format: CallFormat
