@@ -92,7 +92,7 @@ def test_texts_are_attached_whatever_the_model_sees(browser):
         assert page.eval("$$('#attached figure').length") == 0
 
 
-# Where a file is attached, what the user does then here and in another tab, and the title of the conversation that has it.
+# Where a file is attached, what the user does then here and in another tab, and the title that is then shown.
 KEPT = {
     "new chat": ("#new", ["#new"], [], "New chat"),
     "there and back": ("#new", ["#list .pick", "#new"], [], "New chat"),

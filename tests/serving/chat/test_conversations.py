@@ -194,6 +194,40 @@ def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(nam
                 assert prompt.count(text) == 1, (shape, text)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_tags_in_a_text_of_the_assistant_are_text(name: str):
+    """Templates cut off what precedes an end tag of reasoning, and some refuse a text with a tag."""
+    template = ChatTemplate(ALL[name], bos_token="<s>", eos_token="</s>")
+    start, end = template.dialect.reasoning[:2]
+    for text in (f"A1 {start} A2", f"A1 {end} A2", f"A1 {start} A2 {end} A3", *template.dialect.opening_markers):
+        # With reasoning in its field, the text has none. Otherwise it has, if outputs begin within reasoning.
+        first = {**assistant(text), "reasoning_content": "because"}
+        messages = [
+            user("U1"),
+            first,
+            user("U2"),
+            {**assistant(text, 1), "reasoning_content": "because"},
+            result(1, "R1"),
+        ]
+        prompt = without_markers(template.render(messages, tools=TOOLS))
+        assert missing_text(prompt, messages, lambda text: text) is None, text
+
+
+@pytest.mark.parametrize(
+    ("generation_prompt", "text", "expected"),
+    [
+        ("", "<think>B1</think>A1 </think> <think> A2", "A1 </think> <think> A2"),
+        ("", "A1 </think> A2", "A1 </think> A2"),
+        ("<think>", "B1</think>A1 </think> A2", "A1 </think> A2"),
+        ("<think>", "A1 <think> A2 </think> A3", "A1 <think> A2 </think> A3"),
+    ],
+)
+def test_reasoning_at_the_beginning_of_a_text_is_cut_off(generation_prompt: str, text: str, expected: str):
+    source = STRANGE["reasoning is cut off"] + "{{ '" + generation_prompt + "' if add_generation_prompt }}"
+    prompt = without_markers(ChatTemplate(source).render([user("U1"), assistant(text), user("U2")]))
+    assert prompt == f"[user]U1[assistant]{expected}[user]U2{generation_prompt}"
+
+
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning", "thought"])
 def test_reasoning_of_joined_messages_is_in_the_prompt(key: str):
     source = TURNS.replace("{{ message.content", f"{{{{ message.{key} }}}}|{{{{ message.content")

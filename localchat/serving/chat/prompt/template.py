@@ -83,11 +83,12 @@ class ChatTemplate:
         refuses every form, or prints none of them whole.
         """
         deadline = new_deadline()
-        # Texts of the prompt come in this order, which `_check_whole` relies on.
-        ordered = with_results_in_order(messages)
         first_error: TemplateError | None = None
         try:
             fixed = {**self._marked_variables(variables or {}), "add_generation_prompt": add_generation_prompt}
+            messages = self._with_hidden_tags(messages, fixed, deadline)
+            # Texts of the prompt come in this order, which `_check_whole` relies on.
+            ordered = with_results_in_order(messages)
             for form, capabilities in forms(ordered, self.capabilities):
                 try:
                     prompt = self._render_form(form, tools, capabilities, fixed, deadline)
@@ -184,8 +185,48 @@ class ChatTemplate:
         """The texts of a rendered prompt to tokenize."""
         return self._control_tokens.parts(prompt)
 
+    def _with_hidden_tags(self, messages: Messages, variables: Mapping[str, Any], deadline: float) -> Messages:
+        """The messages, where the template finds no tags in the texts of the assistant but those around reasoning.
+
+        Templates cut a text at the end tag of reasoning, wherever it is. These texts of the assistant have reasoning:
+
+            <think>hm</think>Hi     a raw output
+            hm</think>Hi            one of a template whose prompt opens the reasoning, in a message without reasoning
+        """
+        tags = self.dialect.reasoning
+        if not any(self._has_tag(message) for message in messages):
+            return messages
+        question = [{"role": "user", "content": "Hi"}]
+        try:
+            options = {**variables, "add_generation_prompt": True}
+            prompt = without_markers(self._render_form(question, None, self.capabilities, options, deadline))
+            is_open = self.dialect.prompt_end(prompt).reasoning == "open"
+        except TemplateError:
+            is_open = False
+        hidden: list[Mapping[str, Any]] = []
+        for message in messages:
+            if self._has_tag(message):
+                before, end, after = message["content"].partition(tags.end)
+                continues = is_open and tags.start not in before and "reasoning_content" not in message
+                is_raw = before.lstrip().startswith(tags.start) or continues
+                reasoning, text = (before + end, after) if end and is_raw else ("", message["content"])
+                for tag in self._reasoning_tags:
+                    text = with_hidden(tag, text)
+                message = {**message, "content": reasoning + text}
+            hidden.append(message)
+        return hidden
+
+    @property
+    def _reasoning_tags(self) -> tuple[str, ...]:
+        """The tags around reasoning, and those that begin text after it."""
+        return (*self.dialect.reasoning[:2], *self.dialect.opening_markers)
+
+    def _has_tag(self, message: Mapping[str, Any]) -> bool:
+        return message["role"] == "assistant" and any(tag in message.get("content", "") for tag in self._reasoning_tags)
+
     def _without_reasoning(self, text: str) -> str:
-        return text.rpartition(self.dialect.reasoning.end)[2] if self.dialect.reasoning.end else text
+        """A text of the assistant, as `_with_hidden_tags` returns it, without its reasoning."""
+        return without_markers(text.rpartition(self.dialect.reasoning.end)[2])
 
     def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.marked(value) for name, value in variables.items()}
