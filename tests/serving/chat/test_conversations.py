@@ -73,6 +73,16 @@ STRANGE = {
         "{% for message in messages %}[{{ message.role }}]{% if message.role == 'assistant' %}"
         "{{ message.content.split('</think>') | last }}{% else %}{{ message.content }}{% endif %}{% endfor %}"
     ),
+    "a tag in reasoning is refused": (
+        "{% for message in messages %}{% if '</think>' in message.reasoning_content %}{{ raise_exception('a tag') }}"
+        "{% endif %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    ),
+    "an empty output is refused": (
+        "{% for message in messages %}"
+        "{% if message.role == 'assistant' and not (message.content or message.tool_calls) %}"
+        "{{ raise_exception('no output') }}{% endif %}[{{ message.role }}]{{ message.content }}"
+        "{{ message.tool_calls | tojson if message.tool_calls }}{% endfor %}"
+    ),
     "needs a user": (
         "{% if not messages | selectattr('role', 'equalto', 'user') | list %}"
         "{{ raise_exception('no user') }}{% endif %}"
@@ -128,6 +138,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "system and developer": [system("S1"), developer("S2"), user("U1")],
     "two users": [user("U1"), user("U2"), assistant("A1"), user("U3"), user("U4")],
     "two assistants": [user("U1"), assistant("A1"), assistant("A2"), user("U2")],
+    "an empty output": [user("U1"), assistant(""), user("U2"), assistant("A1"), user("U3")],
     "assistant first": [assistant("A1"), user("U1")],
     "assistant first after the system": [system("S1"), assistant("A1"), user("U1")],
     "only a system message": [system("S1")],
@@ -201,14 +212,8 @@ def test_tags_in_a_text_of_the_assistant_are_text(name: str):
     start, end = template.dialect.reasoning[:2]
     for text in (f"A1 {start} A2", f"A1 {end} A2", f"A1 {start} A2 {end} A3", *template.dialect.opening_markers):
         # With reasoning in its field, the text has none. Otherwise it has, if outputs begin within reasoning.
-        first = {**assistant(text), "reasoning_content": "because"}
-        messages = [
-            user("U1"),
-            first,
-            user("U2"),
-            {**assistant(text, 1), "reasoning_content": "because"},
-            result(1, "R1"),
-        ]
+        first, second = ({**message, "reasoning_content": text} for message in (assistant(text), assistant(text, 1)))
+        messages = [user("U1"), first, user("U2"), second, result(1, "R1")]
         prompt = without_markers(template.render(messages, tools=TOOLS))
         assert missing_text(prompt, messages, lambda text: text) is None, text
 

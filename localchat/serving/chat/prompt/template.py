@@ -31,6 +31,8 @@ CHATML = (
 # Roles that templates print as part of a marker. A part of a control token in any other role is a text of the request.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 
+_ASSISTANT_TEXTS = ("content", "reasoning_content")
+
 _control_tokens = functools.lru_cache(maxsize=4)(ControlTokens)  # Each template of a model has the same ones.
 
 
@@ -193,7 +195,6 @@ class ChatTemplate:
             <think>hm</think>Hi     a raw output
             hm</think>Hi            one of a template whose prompt opens the reasoning, in a message without reasoning
         """
-        tags = self.dialect.reasoning
         if not any(self._has_tag(message) for message in messages):
             return messages
         question = [{"role": "user", "content": "Hi"}]
@@ -203,18 +204,22 @@ class ChatTemplate:
             is_open = self.dialect.prompt_end(prompt).reasoning == "open"
         except TemplateError:
             is_open = False
-        hidden: list[Mapping[str, Any]] = []
-        for message in messages:
-            if self._has_tag(message):
-                before, end, after = message["content"].partition(tags.end)
-                continues = is_open and tags.start not in before and "reasoning_content" not in message
-                is_raw = before.lstrip().startswith(tags.start) or continues
-                reasoning, text = (before + end, after) if end and is_raw else ("", message["content"])
-                for tag in self._reasoning_tags:
-                    text = with_hidden(tag, text)
-                message = {**message, "content": reasoning + text}
-            hidden.append(message)
-        return hidden
+        return [self._hidden(message, is_open) if self._has_tag(message) else message for message in messages]
+
+    def _hidden(self, message: Mapping[str, Any], is_open: bool) -> Mapping[str, Any]:
+        """A message of the assistant with hidden tags. `is_open` is whether prompts open the reasoning."""
+        start, end = self.dialect.reasoning[:2]
+        hidden = {key: message[key] for key in _ASSISTANT_TEXTS if key in message}
+        before, found_end, after = hidden.get("content", "").partition(end)
+        continues = is_open and start not in before and "reasoning_content" not in message
+        raw_reasoning = ""
+        if found_end and (before.lstrip().startswith(start) or continues):
+            raw_reasoning, hidden["content"] = before + end, after
+        for tag in self._reasoning_tags:
+            hidden = {key: with_hidden(tag, text) for key, text in hidden.items()}
+        if raw_reasoning:
+            hidden["content"] = raw_reasoning + hidden["content"]
+        return {**message, **hidden}
 
     @property
     def _reasoning_tags(self) -> tuple[str, ...]:
@@ -222,7 +227,8 @@ class ChatTemplate:
         return (*self.dialect.reasoning[:2], *self.dialect.opening_markers)
 
     def _has_tag(self, message: Mapping[str, Any]) -> bool:
-        return message["role"] == "assistant" and any(tag in message.get("content", "") for tag in self._reasoning_tags)
+        texts = [message.get(key, "") for key in _ASSISTANT_TEXTS] if message["role"] == "assistant" else []
+        return any(tag in text for tag in self._reasoning_tags for text in texts)
 
     def _without_reasoning(self, text: str) -> str:
         """A text of the assistant, as `_with_hidden_tags` returns it, without its reasoning."""
@@ -245,8 +251,8 @@ class ChatTemplate:
         # Variables of templates for OpenAI's older `functions` API.
         if "functions" in self._words:
             variables["functions"] = to_json(variables["tools"], indent=2) if variables["tools"] else ""
-        if "datetime" in self._words:
-            variables["datetime"] = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        if "datetime" in self._words:  # Without the time of day, so that a conversation keeps its cached prefix.
+            variables["datetime"] = datetime.now().strftime("%Y-%m-%d")
         return render_template(self._template, variables, deadline, is_trusted=self._is_trusted)
 
     def _render_test(
