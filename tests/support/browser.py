@@ -126,7 +126,11 @@ class Page:
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def reload(self) -> None:
-        """Load the page again, and wait until the old document is gone."""
+        """Load the page again, once it would leave without a question, and wait until the old document is gone.
+
+        The chat page asks while the browser has not opened its database, in which a conversation is saved.
+        """
+        self.wait("dispatchEvent(new Event('beforeunload', {cancelable: true}))")
         self.eval("window.isOld = true")
         self.send("Page.reload")
         self.wait("!window.isOld && document.readyState === 'complete'")

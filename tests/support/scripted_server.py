@@ -35,6 +35,7 @@ class RecordedRequest:
     body: str
     status: int
     summary: str  # As in the log of the server: the usage, or the error.
+    began_at: float  # By `time.monotonic` of the server.
 
     @property
     def json(self) -> Any:
@@ -54,9 +55,13 @@ class ScriptedServer:
         return self.process.url
 
     def requests(self) -> list[RecordedRequest]:
-        """The requests in the order of their ends. A request may end after the program that sent it."""
+        """The requests that have ended, in the order of their beginnings.
+
+        A request ends after its response: the next one may end first, and the program that sent it, too.
+        """
         with contextlib.suppress(FileNotFoundError):
-            return [RecordedRequest(**json.loads(line)) for line in self.path.read_text("utf-8").splitlines()]
+            requests = [RecordedRequest(**json.loads(line)) for line in self.path.read_text("utf-8").splitlines()]
+            return sorted(requests, key=lambda request: request.began_at)
         return []
 
 
@@ -93,6 +98,7 @@ def record_requests(path: Path) -> None:
             "body": bodies.pop(exchange, b"").decode("utf-8", "replace"),
             "status": exchange.status,
             "summary": exchange.summary,
+            "began_at": exchange._began_at,
         }
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(fields) + "\n")

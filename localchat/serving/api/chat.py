@@ -190,6 +190,8 @@ def _message(message: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
         content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
+    if texts["reasoning_content"] is None and isinstance(message.raw.get("reasoning"), str):
+        texts["reasoning_content"] = message.text("reasoning")  # The name of vLLM and of OpenRouter.
     calls = [call for listed in message.objects("tool_calls") for call in _tool_calls(listed)]
     older = message.object("function_call")
     if older is not None and not calls:

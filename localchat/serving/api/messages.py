@@ -100,7 +100,7 @@ def _convert(message: Fields, origin: Origin) -> Iterator[dict[str, Any]]:
 
 
 def _assistant(message: Fields) -> dict[str, Any]:
-    content, reasoning = "", ""
+    content, thoughts = "", list[str]()
     calls = []
     for block in message.objects("content"):
         kind = block.text("type")
@@ -108,10 +108,10 @@ def _assistant(message: Fields) -> dict[str, Any]:
             arguments = block.object_or_empty("input").raw
             calls.append(tool_call(block.text("id"), block.nonempty_text("name"), arguments))
         elif kind == "thinking":
-            reasoning += block.text("thinking") or ""
+            thoughts.append(block.text("thinking") or "")
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
             content += part_text(block, Origin.OUTPUT)
-    others = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
+    others = {"reasoning_content": "\n\n".join(filter(None, thoughts)) or None, "tool_calls": calls or None}
     return without_nulls({"role": "assistant", "content": content or (None if calls else ""), **others})
 
 

@@ -139,6 +139,8 @@ MESSAGES = [
     ({"role": "assistant", "content": "yes", "refusal": False}, {"refusal": None}),
     ({"role": "assistant", "content": None, "name": None}, {}),
     ({"role": "assistant", "content": "x", "reasoning_content": "r", "weight": 5}, {"weight": None}),
+    ({"role": "assistant", "content": "x", "reasoning": "r"}, {"reasoning": None, "reasoning_content": "r"}),
+    ({"role": "assistant", "content": "x", "reasoning": {"text": "r"}}, {"reasoning": None}),
     ({"role": "assistant", "content": None, "function_call": FUNCTION}, {"function_call": None, "tool_calls": [CALL]}),
     ({"role": "function", "name": "f", "content": "5"}, {"role": "tool"}),
     ({"role": "assistant", "tool_calls": [{"id": "c", "function": FUNCTION}]}, {"tool_calls": [{"id": "c", **CALL}]}),

@@ -59,6 +59,11 @@ FOUND = block("search_result", title="T", source="S", content=[block("text", tex
         ("assistant", [TEXT, CALL], [{"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}]),
         ("assistant", [CALL], [{"role": "assistant", "tool_calls": [CALLED]}]),
         ("assistant", [THINKING, TEXT], [{"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}]),
+        (
+            "assistant",
+            [THINKING, TEXT, THINKING, CALL],
+            [{"role": "assistant", "content": "Hi", "reasoning_content": "Hm.\n\nHm.", "tool_calls": [CALLED]}],
+        ),
         ("assistant", [block("redacted_thinking", data="x"), TEXT], [{"role": "assistant", "content": "Hi"}]),
         ("user", [DOCUMENT], [{"role": "user", "content": "Notes\na"}]),
         ("user", [FOUND], [{"role": "user", "content": "T\nS\na"}]),

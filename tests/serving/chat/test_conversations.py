@@ -73,6 +73,16 @@ STRANGE = {
         "{% for message in messages %}[{{ message.role }}]{% if message.role == 'assistant' %}"
         "{{ message.content.split('</think>') | last }}{% else %}{{ message.content }}{% endif %}{% endfor %}"
     ),
+    "a tag in reasoning is refused": (
+        "{% for message in messages %}{% if '</think>' in message.reasoning_content %}{{ raise_exception('a tag') }}"
+        "{% endif %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    ),
+    "an empty output is refused": (
+        "{% for message in messages %}"
+        "{% if message.role == 'assistant' and not (message.content or message.tool_calls) %}"
+        "{{ raise_exception('no output') }}{% endif %}[{{ message.role }}]{{ message.content }}"
+        "{{ message.tool_calls | tojson if message.tool_calls }}{% endfor %}"
+    ),
     "needs a user": (
         "{% if not messages | selectattr('role', 'equalto', 'user') | list %}"
         "{{ raise_exception('no user') }}{% endif %}"
@@ -128,6 +138,7 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     "system and developer": [system("S1"), developer("S2"), user("U1")],
     "two users": [user("U1"), user("U2"), assistant("A1"), user("U3"), user("U4")],
     "two assistants": [user("U1"), assistant("A1"), assistant("A2"), user("U2")],
+    "an empty output": [user("U1"), assistant(""), user("U2"), assistant("A1"), user("U3")],
     "assistant first": [assistant("A1"), user("U1")],
     "assistant first after the system": [system("S1"), assistant("A1"), user("U1")],
     "only a system message": [system("S1")],
@@ -192,6 +203,34 @@ def test_every_text_of_every_conversation_is_in_the_prompt_once_and_in_order(nam
             text = message["content"].strip()
             if len(text) == 2:
                 assert prompt.count(text) == 1, (shape, text)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_tags_in_a_text_of_the_assistant_are_text(name: str):
+    """Templates cut off what precedes an end tag of reasoning, and some refuse a text with a tag."""
+    template = ChatTemplate(ALL[name], bos_token="<s>", eos_token="</s>")
+    start, end = template.dialect.reasoning[:2]
+    for text in (f"A1 {start} A2", f"A1 {end} A2", f"A1 {start} A2 {end} A3", *template.dialect.opening_markers):
+        # With reasoning in its field, the text has none. Otherwise it has, if outputs begin within reasoning.
+        first, second = ({**message, "reasoning_content": text} for message in (assistant(text), assistant(text, 1)))
+        messages = [user("U1"), first, user("U2"), second, result(1, "R1")]
+        prompt = without_markers(template.render(messages, tools=TOOLS))
+        assert missing_text(prompt, messages, lambda text: text) is None, text
+
+
+@pytest.mark.parametrize(
+    ("generation_prompt", "text", "expected"),
+    [
+        ("", "<think>B1</think>A1 </think> <think> A2", "A1 </think> <think> A2"),
+        ("", "A1 </think> A2", "A1 </think> A2"),
+        ("<think>", "B1</think>A1 </think> A2", "A1 </think> A2"),
+        ("<think>", "A1 <think> A2 </think> A3", "A1 <think> A2 </think> A3"),
+    ],
+)
+def test_reasoning_at_the_beginning_of_a_text_is_cut_off(generation_prompt: str, text: str, expected: str):
+    source = STRANGE["reasoning is cut off"] + "{{ '" + generation_prompt + "' if add_generation_prompt }}"
+    prompt = without_markers(ChatTemplate(source).render([user("U1"), assistant(text), user("U2")]))
+    assert prompt == f"[user]U1[assistant]{expected}[user]U2{generation_prompt}"
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning", "thought"])

@@ -30,7 +30,7 @@ class Capabilities(NamedTuple):
     reasoning_key: str = "reasoning_content"  # The field of a message from which it reads reasoning.
     reasoning_part: bool = False  # It reads reasoning from a part of the content.
     reasons_in_texts: bool = True  # It prints the reasoning of a message without calls.
-    lone_reasoning: bool = False  # It refuses reasoning in a message that has both text and tool calls.
+    lone_reasoning: bool = False  # It refuses reasoning beside both text and tool calls, and takes the text for it.
     has_developer_role: bool = False  # If not, a message of this role gets the role "system".
     has_system_role: bool = True  # If not, the first user message begins with the text.
     shows_tools: bool = True  # If not, a system message describes the tools.
@@ -102,7 +102,8 @@ class _Tests:
         shows_calls = capabilities.shows_calls
         return capabilities._replace(
             prints_texts=self._prints_texts(capabilities),
-            lone_reasoning=shows_calls and not self._prints_word(_REASONING_AND_CALL, capabilities),
+            lone_reasoning=self._prints_word(_TEXT_AND_CALL, capabilities)
+            and not self._prints_word(_REASONING_AND_CALL, capabilities),
             shows_results=self._prints_word(_RESULT, capabilities),
             one_call=shows_calls and not self._prints_word(_TWO_CALLS, capabilities),
             only_objects=shows_calls and not self._prints_word(_CALL_WITH_TEXT, capabilities),
@@ -163,4 +164,5 @@ _TWO_CALLS: Messages = (
     {**_CALL[2], "tool_call_id": _SECOND_CALL["id"]},
 )
 _REASONING: Messages = (*_OTHER_USER, {"role": "assistant", "content": "hay", "reasoning_content": _TEST_WORD})
-_REASONING_AND_CALL: Messages = (_CALL[0], {**_CALL[1], "content": "hay", "reasoning_content": "hay"}, _CALL[2])
+_TEXT_AND_CALL: Messages = (_CALL[0], {**_CALL[1], "content": "hay"}, _CALL[2])
+_REASONING_AND_CALL: Messages = (_CALL[0], {**_TEXT_AND_CALL[1], "reasoning_content": "hay"}, _CALL[2])

@@ -31,7 +31,9 @@ def forms(messages: Messages, capabilities: Capabilities) -> Iterator[tuple[Mess
     # No text beside calls: Llama 3.1 leaves it out.
     simple = list(_split_calls(with_system_first, keeps_reasoning=not capabilities.reasons_in_texts))
     yield simple, capabilities
-    # No two texts of one role in a row, and no text of the user after a result: Mistral Nemo refuses them.
+    # No empty output, which Ministral 3 refuses, no two texts of one role in a row, and no text of the user after a
+    # result: Mistral Nemo refuses them.
+    simple = [message for message in simple if not _is_empty_output(message)]
     yield joined(simple, _is_continued_by), capabilities
     # The user first, then the assistant in turn; calls and results are texts: Gemma 2 refuses other conversations.
     text_only = capabilities._replace(shows_calls=False, shows_results=False, one_call=False)
@@ -76,6 +78,11 @@ def _split_calls(messages: Messages, *, keeps_reasoning: bool) -> Iterator[Mappi
             yield with_calls
         else:
             yield message
+
+
+def _is_empty_output(message: Mapping[str, Any]) -> bool:
+    has_any = any(message.get(key) for key in ("content", "reasoning_content", "tool_calls"))
+    return message["role"] == "assistant" and not has_any
 
 
 def _systems_at_start(messages: Iterable[Mapping[str, Any]]) -> Messages:

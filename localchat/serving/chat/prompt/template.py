@@ -31,6 +31,8 @@ CHATML = (
 # Roles that templates print as part of a marker. A part of a control token in any other role is a text of the request.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 
+_ASSISTANT_TEXTS = ("content", "reasoning_content")
+
 _control_tokens = functools.lru_cache(maxsize=4)(ControlTokens)  # Each template of a model has the same ones.
 
 
@@ -83,11 +85,12 @@ class ChatTemplate:
         refuses every form, or prints none of them whole.
         """
         deadline = new_deadline()
-        # Texts of the prompt come in this order, which `_check_whole` relies on.
-        ordered = with_results_in_order(messages)
         first_error: TemplateError | None = None
         try:
             fixed = {**self._marked_variables(variables or {}), "add_generation_prompt": add_generation_prompt}
+            messages = self._with_hidden_tags(messages, fixed, deadline)
+            # Texts of the prompt come in this order, which `_check_whole` relies on.
+            ordered = with_results_in_order(messages)
             for form, capabilities in forms(ordered, self.capabilities):
                 try:
                     prompt = self._render_form(form, tools, capabilities, fixed, deadline)
@@ -184,8 +187,52 @@ class ChatTemplate:
         """The texts of a rendered prompt to tokenize."""
         return self._control_tokens.parts(prompt)
 
+    def _with_hidden_tags(self, messages: Messages, variables: Mapping[str, Any], deadline: float) -> Messages:
+        """The messages, where the template finds no tags in the texts of the assistant but those around reasoning.
+
+        Templates cut a text at the end tag of reasoning, wherever it is. These texts of the assistant have reasoning:
+
+            <think>hm</think>Hi     a raw output
+            hm</think>Hi            one of a template whose prompt opens the reasoning, in a message without reasoning
+        """
+        if not any(self._has_tag(message) for message in messages):
+            return messages
+        question = [{"role": "user", "content": "Hi"}]
+        try:
+            options = {**variables, "add_generation_prompt": True}
+            prompt = without_markers(self._render_form(question, None, self.capabilities, options, deadline))
+            is_open = self.dialect.prompt_end(prompt).reasoning == "open"
+        except TemplateError:
+            is_open = False
+        return [self._hidden(message, is_open) if self._has_tag(message) else message for message in messages]
+
+    def _hidden(self, message: Mapping[str, Any], is_open: bool) -> Mapping[str, Any]:
+        """A message of the assistant with hidden tags. `is_open` is whether prompts open the reasoning."""
+        start, end = self.dialect.reasoning[:2]
+        hidden = {key: message[key] for key in _ASSISTANT_TEXTS if key in message}
+        before, found_end, after = hidden.get("content", "").partition(end)
+        continues = is_open and start not in before and "reasoning_content" not in message
+        raw_reasoning = ""
+        if found_end and (before.lstrip().startswith(start) or continues):
+            raw_reasoning, hidden["content"] = before + end, after
+        for tag in self._reasoning_tags:
+            hidden = {key: with_hidden(tag, text) for key, text in hidden.items()}
+        if raw_reasoning:
+            hidden["content"] = raw_reasoning + hidden["content"]
+        return {**message, **hidden}
+
+    @property
+    def _reasoning_tags(self) -> tuple[str, ...]:
+        """The tags around reasoning, and those that begin text after it."""
+        return (*self.dialect.reasoning[:2], *self.dialect.opening_markers)
+
+    def _has_tag(self, message: Mapping[str, Any]) -> bool:
+        texts = [message.get(key, "") for key in _ASSISTANT_TEXTS] if message["role"] == "assistant" else []
+        return any(tag in text for tag in self._reasoning_tags for text in texts)
+
     def _without_reasoning(self, text: str) -> str:
-        return text.rpartition(self.dialect.reasoning.end)[2] if self.dialect.reasoning.end else text
+        """A text of the assistant, as `_with_hidden_tags` returns it, without its reasoning."""
+        return without_markers(text.rpartition(self.dialect.reasoning.end)[2])
 
     def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.marked(value) for name, value in variables.items()}
@@ -204,8 +251,8 @@ class ChatTemplate:
         # Variables of templates for OpenAI's older `functions` API.
         if "functions" in self._words:
             variables["functions"] = to_json(variables["tools"], indent=2) if variables["tools"] else ""
-        if "datetime" in self._words:
-            variables["datetime"] = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        if "datetime" in self._words:  # Without the time of day, so that a conversation keeps its cached prefix.
+            variables["datetime"] = datetime.now().strftime("%Y-%m-%d")
         return render_template(self._template, variables, deadline, is_trusted=self._is_trusted)
 
     def _render_test(

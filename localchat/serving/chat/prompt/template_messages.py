@@ -73,9 +73,12 @@ def _converted(message: Mapping[str, Any], capabilities: Capabilities) -> Messag
         converted["tool_calls"] = [_tool_call(call, capabilities) for call in converted["tool_calls"]]
     if capabilities.short_ids and "tool_call_id" in converted:
         converted["tool_call_id"] = _short_id(converted["tool_call_id"])
-    has_text_and_calls = converted["content"] and "tool_calls" in converted
-    if "reasoning_content" in converted and not (capabilities.lone_reasoning and has_text_and_calls):
-        converted.setdefault(capabilities.reasoning_key, converted["reasoning_content"])
+    if "reasoning_content" in converted:
+        has_text_and_calls = converted["content"] and "tool_calls" in converted and capabilities.shows_calls
+        if capabilities.lone_reasoning and has_text_and_calls:
+            converted["content"] = f"{converted['reasoning_content']}\n\n{converted['content']}"
+        else:
+            converted.setdefault(capabilities.reasoning_key, converted["reasoning_content"])
     return converted
 
 
