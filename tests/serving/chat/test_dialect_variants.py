@@ -70,6 +70,8 @@ CASES = {
         ("no arguments", K2_CALL.replace("{}", ""), [(*NOW, "functions.now:0")]),
         ("raw arguments", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
         ("no prefix", K2_CALL.replace("functions.", ""), [(*NOW, "functions.now:0")]),
+        ("no number", K2_CALL.replace(":0", ""), [NOW]),
+        ("no prefix and no number", K2_CALL.replace("functions.now:0", "now"), [NOW]),
         ("repeated id", K2_CALL * 2, [(*NOW, "functions.now:0"), (*NOW, "id0")]),
     ],
     "kimi-k3": [

@@ -34,18 +34,19 @@ class ObjectReader:
         cursor, calls = self.cursor, self.calls
         yield from cursor.expect("{")
         try:
-            while (mark := (yield from cursor.read_end(",", "}"))) != "}":
+            ends = ("}", *self.format.ends)  # Some models leave out the bracket before the marker.
+            while (mark := (yield from cursor.read_end(",", *ends))) not in ends:
                 if not mark:
                     yield from self._field()
         except Mismatch:
             if not self._has_begun:
                 raise
             if self._has_arguments:
-                if cursor.ended:  # The field is cut, and the call with it.
+                if cursor.ended:  # The field is cut.
                     cursor.commit()
                 else:
                     cursor.rewind()
-                self._end(is_cut=cursor.ended)
+                self._end()
                 return
             broken = cursor.commit()
             calls.arguments("" if cursor.ended else broken)
@@ -59,10 +60,10 @@ class ObjectReader:
             calls.arguments("{}")
         self._end()
 
-    def _end(self, *, is_cut: bool = False) -> None:
+    def _end(self) -> None:
         """End the call, whose arguments are complete."""
         self.calls.release(self._id)
-        self.calls.is_open = is_cut
+        self.calls.is_open = False
 
     @property
     def _id_key(self) -> str:
