@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialect_outputs import Reasoning, events_of, parse, parse_every_way, parser
+from tests.support.dialect_outputs import Reasoning, events_of, parse, parse_every_way
 
 
 def tool_call(text):
@@ -153,12 +153,3 @@ def test_valid_json_is_not_changed(value, indent, ascii_only):
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     output = tool_call(f'{{"name": "f", "arguments": {text}}}')
     assert parse([output]) == parse(output) == events_of([("f", text)])
-
-
-@pytest.mark.parametrize(("end", "is_cut"), [("", False), (', "note": "x', False), ("}", False), (None, True)])
-def test_call_with_all_of_its_arguments_is_whole(end, is_cut):
-    """Models leave out the last bracket. A client runs the call only if it is not cut."""
-    made = parser()
-    made.feed(CALL_F + '"arguments": {"a": 1' + ("" if end is None else "}" + end))
-    made.finish()
-    assert (made.has_tool_calls, made.inside_tool_call) == (True, is_cut)

@@ -24,8 +24,8 @@ class ArgumentReader:
         </function>                          }
 
     Text that is neither an argument nor the end of a call ends the call, and is content. If the output is cut, the call
-    stays open. Some models leave out the end tags of values. So the end of the call ends a text, too, if the output
-    ends there; otherwise it is text of the value. It ends any other value, and so does the next argument.
+    stays open. Some models leave out the end tags of values. So the end of the call ends a text, too, if the model
+    ends the output there; otherwise it is text of the value. It ends any other value, and so does the next argument.
     """
 
     def __init__(self, format: CallFormat, arguments: ArgumentFormat, cursor: Cursor, calls: Calls, tool: str) -> None:
@@ -99,7 +99,7 @@ class ArgumentReader:
             ends = (*ends, self._format.before_key, self._call_end)
         text, marker = yield from self._cursor.read_until(*ends)
         json_text = corrected + text
-        if marker is None and (end := self._end_of_call(text)):
+        if marker is None and not self._cursor.is_cut and (end := self._end_of_call(text)):
             text, json_text = text[: end.start()], corrected + text[: end.start()]
             marker = self._call_end
         if marker:
@@ -135,7 +135,7 @@ class ArgumentReader:
         while True:
             rest = cursor.text[cursor.at + len(call_end) :].strip()
             if cursor.ended:
-                return rest in self._outer_ends
+                return rest in self._outer_ends and not cursor.is_cut
             if not any(end.startswith(rest) for end in self._outer_ends):
                 return False
             yield

@@ -42,11 +42,11 @@ class ObjectReader:
             if not self._has_begun:
                 raise
             if self._has_arguments:
-                if cursor.ended:  # The field is cut.
+                if cursor.ended:  # The field is cut, and with a limit the call.
                     cursor.commit()
                 else:
                     cursor.rewind()
-                self._end()
+                self._end(is_cut=cursor.is_cut)
                 return
             broken = cursor.commit()
             calls.arguments("" if cursor.ended else broken)
@@ -60,10 +60,10 @@ class ObjectReader:
             calls.arguments("{}")
         self._end()
 
-    def _end(self) -> None:
+    def _end(self, *, is_cut: bool = False) -> None:
         """End the call, whose arguments are complete."""
         self.calls.release(self._id)
-        self.calls.is_open = False
+        self.calls.is_open = is_cut
 
     @property
     def _id_key(self) -> str:
