@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tests.page.pages import IS_IDLE, RESPONSE, give, page_of, start_with
+from tests.page.pages import IS_IDLE, RESPONSE, chat, give, page_of, start_with, tab_of
 from tests.support.fakes import FakeProjector
 from tests.support.media_files import jpeg, png
 from tests.support.serving import BIG, generating
@@ -63,6 +63,7 @@ def test_paste_of_text_with_a_picture_of_it_is_text(browser, text, name, n_files
     with page_of(browser, generating("x"), **SEES) as (page, _):
         give(page, {name: IMAGE}, "#input", "paste", text)
         page.wait(f"$$('#attached figure').length === {n_files} && window.isTextPasted === {str(not n_files).lower()}")
+        page.eval("void $('#attached button')?.click()")
 
 
 def test_photo_is_sent_as_it_is_shown(browser):
@@ -89,3 +90,31 @@ def test_texts_are_attached_whatever_the_model_sees(browser):
         give(page, {"a.bin": ("", b"\xff\0"), "big.txt": ("text/plain", b"a" * 1_000_001)})
         page.wait_for_text("#status", "big.txt cannot be attached: it has 1,000,001 bytes; a text may have 1,000,000.")
         assert page.eval("$$('#attached figure').length") == 0
+
+
+# Where a file is attached, what the user does then here and in another tab, and the title that is then shown.
+KEPT = {
+    "new chat": ("#new", ["#new"], [], "New chat"),
+    "there and back": ("#new", ["#list .pick", "#new"], [], "New chat"),
+    "deleted": ("#list .pick", ["#list .act: ✕", "#ask button: Delete"], [], "New chat"),
+    "renamed in another tab": ("#list .pick", [], ["[aria-label='Rename one']", ("#list input", "two\n")], "two"),
+    "deleted in another tab": ("#list .pick", [], ["#list .act: ✕", "#ask button: Delete"], "New chat"),
+}
+
+
+@pytest.mark.parametrize(("place", "here", "elsewhere", "title"), KEPT.values(), ids=KEPT)
+def test_files_stay_with_the_text_that_is_being_written(browser, place, here, elsewhere, title):
+    with page_of(browser, generating("Read."), **BIG) as (page, running), tab_of(browser, running) as other:
+        chat(page, "one", "Read.")
+        other.do(("#list li", 1))
+        page.do(place)
+        give(page, {"a.py": ("", b"x = 1")})
+        page.do(("#attached figure", 1), ("#input", "draft"))
+        assert page.eval("dispatchEvent(new Event('beforeunload', { cancelable: true }))") is False
+        page.do(*here)
+        other.do(*elsewhere)
+        page.wait_for_text("#title", title)
+        assert page.eval("[$('#input').value, $$('#attached figure').length]") == ["draft", 1]
+        page.do("#send")
+        page.wait(f"{IS_IDLE} && $$('.user').at(-1).innerText.includes('draft')")
+        assert sent_parts(page) == "a.py:\n```\nx = 1\n```\n\ndraft"

@@ -54,6 +54,9 @@ def test_menu_opens_and_closes_with_keys_and_says_so(browser):
     with page_with_answer(browser, lambda messages: []) as page:
         page.resize(360)
         import_two(page)
+        page.send("Input.dispatchKeyEvent", type="keyDown", key="k", windowsVirtualKeyCode=75, modifiers=2)
+        assert page.eval(FOCUSED) == "search"
+        page.press("Escape", 27)
         state = "[$('#menu').ariaExpanded, $('main').inert, $('#side').checkVisibility({visibilityProperty: true})]"
         assert page.eval(state) == ["false", False, False]
         page.do("#menu")

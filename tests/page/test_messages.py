@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.page.pages import GATED, IS_IDLE, RESPONSE, chat, page_of, show_imported, stream, wait_for_response
+from tests.page.pages import GATED, IS_IDLE, RESPONSE, chat, page_of, show_imported, stream, tab_of, wait_for_response
 from tests.support.fakes import endless
 from tests.support.serving import LAST_MESSAGE, generating
 
@@ -109,3 +109,41 @@ def test_open_reasoning_stays_open_at_the_end_of_the_response(browser):
         running.gate.release(1000)
         page.wait(IS_IDLE)
         assert page.eval("$('.reasoning').open")
+
+
+def test_editor_stays_at_its_message_when_another_tab_deletes_one(browser):
+    editors = "$$('.message').map((e) => e.querySelector('.editor textarea')?.value ?? '')"
+    with page_of(browser, generating("answer")) as (page, running), tab_of(browser, running) as other:
+        for text in ("one", "two"):
+            chat(page, text, "answer")
+        page.do(".user button: Edit", (".editor textarea", "zwei"))
+        other.do(("#list li", 1), "#list .pick", (".message", 4))
+        other.eval("$('.user').querySelectorAll('button')[2].click()")
+        other.do("#ask button: Delete", (".message", 3))
+        page.do((".message", 3))
+        assert page.eval(editors) == ["", "zwei", ""]
+        page.reload()
+        page.do((".message", 3))
+        assert page.eval(editors) == ["", "zwei", ""]
+        page.do(".editor button: Cancel")
+
+
+def test_settings_belong_to_their_conversation(browser):
+    system = "$('#settings [name=system]').value"
+    with page_of(browser, generating("answer")) as (page, _):
+        chat(page, "one", "answer")
+        page.do("#open-settings", ("#settings [name=system]", "Be brief."))
+        page.send("Input.dispatchKeyEvent", type="keyDown", key="O", windowsVirtualKeyCode=79, modifiers=2 | 8)
+        page.do("#settings button: Save", "#new", "#open-settings")
+        assert page.eval(system) == ""
+        page.do("#settings button: Cancel", "#list .pick", "#open-settings")
+        assert page.eval(system) == "Be brief."
+        page.do("#settings button: Cancel")
+        for n_left in (1, 0):  # A conversation without messages is still no new one.
+            page.do(".message button: Delete", "#ask button: Delete", (".message", n_left))
+        page.do(
+            ("#input", "draft"), "#open-settings", ("#settings [name=system]", "Be long."), "#settings .check input"
+        )
+        page.do("#settings button: Save", "#new", "#open-settings")
+        assert page.eval(f"[{system}, $('#input').value]") == ["Be long.", ""]
+        page.do("#settings button: Cancel")

@@ -174,6 +174,31 @@ def test_change_stays_if_the_tab_is_closed_at_once(browser):
         page.wait(f"$('{RESPONSE}')?.textContent === 'edited'")
 
 
+def test_conversation_can_be_deleted_while_another_tab_changes_it(browser):
+    with page_of(browser, generating("answer")) as (page, running), tab_of(browser, running) as other:
+        chat(page, "one", "answer")
+        other.do(("#list .pick", 1), "#list .pick", (".message", 2), "#list .act: ✕")
+        chat(page, "two", "answer")
+        other.do((".message", 4), "#ask button: Delete", ("#list li", 0), (".message", 0))
+        page.do(("#list li", 0), (".message", 0))
+
+
+def test_title_that_is_being_written_stays_until_it_is_done(browser):
+    with page_of(browser, generating("answer")) as (page, running), tab_of(browser, running) as other:
+        for text in ("one", "two"):
+            page.do("#new")
+            chat(page, text, "answer")
+        other.do(("#list .pick", 2), "#list [title=one]", (".message", 2))
+        page.do("[aria-label='Rename one']", ("#list input", "half"))
+        chat(other, "more", "answer")  # moves it to the beginning of the list
+        other.do("#list [title=two]")
+        chat(other, "more", "answer")
+        page.do((".message", 4))
+        assert page.eval("[$('#list input').value, document.activeElement === $('#list input')]") == ["half", True]
+        other.do("[aria-label='Delete one']", "#ask button: Delete", ("#list li", 1))
+        page.do("#new", ("#list li", 1))
+
+
 TITLES = "$$('#list .pick').map((e) => e.textContent).sort().join()"
 
 
