@@ -28,7 +28,7 @@ from .serving.core.errors import NO_MEMORY
 from .serving.core.server_options import GROUPS, Options
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
-from .serving.http.connections import listening, why_not_listening
+from .serving.http.connections import CertificateError, listening, why_not_listening
 from .serving.loading.load_log import StartLog
 from .serving.loading.loader import Loader
 from .serving.loading.service import Service
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
         if importlib.util.find_spec("llguidance") is None:
             log.warning("outputs cannot be constrained without llguidance: pip install llguidance (Python 3.10)")
-        if options.get:
+        if options.get is not None:
             name = _fetch(options.get, catalog, options.finds_mmproj)
             return _print(f"serve it: {sys.executable} -m localchat.server {name}")
         file = chosen_model(options, catalog)
@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with listening(options) as listener:
             return _serve(options, file, catalog if serves_all else None, listener)
+    except CertificateError as error:
+        return report_failure(str(error))
     except OSError as error:
         return report_failure(why_not_listening(options, error))
     except (RuntimeError, MemoryError) as error:
@@ -202,7 +204,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     model, key = values.pop("model_option"), values["api_key"]
     if model is not None and values["model"] is not None:
         parser.error(f"two models are given, {values['model']} and {model}: name one; --models-dir serves several")
-    values["model"] = values["model"] or model
+    values["model"] = model if values["model"] is None else values["model"]
     values["api_keys"] = [*values["api_keys"], *([key] if key else [])]
     values["defaults"] = {name: value for defaults in values["defaults"] for name, value in defaults.items()}
     options = Options(**values)
@@ -271,4 +273,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # Before the server runs, such as in a scan of a slow folder.
+        sys.exit(128 + signal.SIGINT)

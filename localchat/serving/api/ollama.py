@@ -27,6 +27,9 @@ from .tools import ToolAt, called, chosen_tools, read_tools
 
 VERSION = "0.13.0"  # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 
+# The time at which /api/ps says that a model is unloaded that stays loaded, in the year 2318, as Ollama does.
+NEVER = 10982044800
+
 # The role of messages that are no part of the conversation: Granite's templates for Ollama turn on the reasoning with
 # {"role": "control", "content": "thinking"}.
 _CONTROL, _CONTROLS = "control", ("thinking",)
@@ -303,8 +306,8 @@ def counts(usage: Usage) -> Mapping[str, int]:
 
 
 def time_text(seconds: float) -> str:
-    """A time in seconds since 1970 as in Ollama's responses."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """A time in seconds since 1970 as in Ollama's responses. The time of a file may be no date."""
+    return datetime.fromtimestamp(min(max(seconds, 0), NEVER), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_embed(body: Fields, field: str = "input", most: int = MAX_INPUTS) -> EmbeddingsRequest:

@@ -22,6 +22,12 @@ def _key(text: str) -> str:
     return key
 
 
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ArgumentTypeError("the name is empty")
+    return text
+
+
 def _keys(text: str) -> list[str]:
     try:
         lines = path_of(text).read_text(encoding="utf-8").splitlines()
@@ -75,7 +81,8 @@ class _RequestOptions:
     """requests"""
 
     # fmt: off
-    alias: str | None = option(None, "--alias NAME", help="name of the model (default: the name of the file)")
+    alias: str | None = option(None, "--alias NAME", _name,
+        help="name of the model (default: the name of the file)")
     strict: bool = option(False, "--strict", help="refuse requests with unknown fields")
     max_tokens: int | None = option(None, "--max-tokens N", Whole(1),
         help="default limit of output tokens (default: the context)")

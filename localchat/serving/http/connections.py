@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from ..core.server_options import Options
 
@@ -58,16 +59,42 @@ def why_not_listening(options: Options, error: OSError) -> str:
     """The reason in one line, and what to do about it."""
     # The messages of `create_server` repeat the address.
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
-    if isinstance(error, ssl.SSLError) or (options.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
-        return f"cannot use the certificate {options.tls_cert}: {reason}"
     if options.uds:
-        return f"cannot listen on {options.uds}: {reason}"
+        hint = "; a server or another file is there: choose another path" if error.errno == errno.EADDRINUSE else ""
+        return f"cannot listen on {options.uds}: {reason}{hint}"
     next_port = (options.port + 1) % 65536
     hints = {
         errno.EADDRINUSE: f"; choose another: --port {next_port} (make run ARGS='--port {next_port}')",
         errno.EACCES: "; ports below 1024 are for administrators: choose another, such as --port 8080",
     }
     return f"cannot listen on {options.host} port {options.port}: {reason}{hints.get(error.errno or 0, '')}"
+
+
+class CertificateError(Exception):
+    """Why the certificate or its key cannot be used, in one line."""
+
+
+def tls_context(options: Options) -> ssl.SSLContext | None:
+    """The context with the certificate of the options; None if they have none. Raises CertificateError."""
+    if options.tls_cert is None:
+        return None
+    files = f"the certificate {options.tls_cert}" + (f" with the key {options.tls_key}" if options.tls_key else "")
+
+    def refuse_password() -> NoReturn:  # Otherwise OpenSSL asks for it on the terminal.
+        raise CertificateError(f"cannot use {files}: the key is encrypted: decrypt it with openssl pkey")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key, refuse_password)
+    except ssl.SSLError as error:  # Its number is not one of the system.
+        is_other = error.reason == "KEY_VALUES_MISMATCH"
+        problem = (
+            "the key is that of another certificate" if is_other else "both must be in PEM, the key also in --tls-key"
+        )
+        raise CertificateError(f"cannot use {files}: {problem}") from error
+    except OSError as error:
+        raise CertificateError(f"cannot use {files}: {error.strerror}") from error
+    return context
 
 
 class ConnectionState(enum.Enum):

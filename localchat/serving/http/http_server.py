@@ -21,7 +21,7 @@ from ..core import errors
 from ..core.server_options import Options
 from ..loading.service import Service
 from .clients import ClientMailboxes
-from .connections import Connections, ConnectionState
+from .connections import Connections, ConnectionState, tls_context
 from .endpoints import Endpoints
 from .exchange import Exchange, Routing
 from .incoming import Incoming, problem_of
@@ -123,10 +123,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, service: Service, options: Options, listener: socket.socket) -> None:
-        self._tls: ssl.SSLContext | None = None
-        if options.tls_cert is not None:
-            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.load_cert_chain(options.tls_cert, options.tls_key)
+        self._tls = tls_context(options)
         super().__init__(("", 0), ConnectionHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener

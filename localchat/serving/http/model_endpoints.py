@@ -21,8 +21,6 @@ from ..models.gguf import read_header
 from ..models.model_file import ModelFile, summary_of
 from .exchange import Exchange
 
-# The time at which /api/ps says that a model is unloaded that stays loaded, in the year 2318, as Ollama does.
-_NEVER = 10982044800
 # The states in the words of llama-server's router.
 _STATES: Mapping[State, str] = {
     State.UNLOADED: "unloaded", State.QUEUED: "loading", State.LOADING: "loading",
@@ -73,7 +71,7 @@ class ModelEndpoints:
             model = served.model
             if model is not None:
                 left_s = 0 if served.unload_requested else max(served.expires_at - self.service.clock(), 0)
-                end = ollama.time_text(min(time.time() + left_s, _NEVER))
+                end = ollama.time_text(time.time() + left_s)
                 state = {"expires_at": end, "size_vram": 0, "context_length": model.engine.facts.n_ctx}
                 models.append({**self._ollama_entry(served), **state})
         exchange.send_json(200, {"models": models})
@@ -142,7 +140,9 @@ class ModelEndpoints:
         short = {name: text for name, text in metadata.items() if len(text) <= _MAX_METADATA_CHARS}
         info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
         family = entry["details"]["family"]
-        info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
+        info[f"{family}.context_length"] = n_ctx
+        if n_params := _n_params(served):
+            info["general.parameter_count"] = n_params
         return {
             "modelfile": f"FROM {served.file.name}\n" + (f"ADAPTER {adapter.name}\n" if adapter else ""),
             "parameters": "", "template": template, "model_info": info,
@@ -157,15 +157,14 @@ class ModelEndpoints:
         family = header.architecture or "unknown"
         details = {
             "parent_model": file.name if adapter else "", "format": "gguf", "family": family, "families": [family],
-            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+            "parameter_size": _size_text(n_params),
             "quantization_level": header.quantisation or "unknown",
         }  # fmt: skip
         return {
             "name": name, "model": name, "type": "model", "size": file.n_bytes, "details": details,
             # Clients only compare digests. Computing the real one would take minutes for a large file.
             "digest": hashlib.sha256(f"{name} {file.n_bytes}".encode()).hexdigest(),
-            # A file may have a time that is no date.
-            "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
+            "modified_at": ollama.time_text(file.stamp // 10**9),
             "capabilities": [*_capabilities(served, self._modalities(served))],
         }  # fmt: skip
 
@@ -194,6 +193,13 @@ def _status(served: ServedModel) -> Mapping[str, Any]:
 def _n_params(served: ServedModel) -> int:
     model = served.model
     return summary_of(served.file).n_params if model is None else model.engine.facts.n_params
+
+
+def _size_text(n_params: int) -> str:
+    """The number of parameters as in Ollama's responses. Most headers do not have it."""
+    if not n_params:
+        return "unknown"
+    return f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M"
 
 
 def _capabilities(served: ServedModel, modalities: Sequence[str], template: str = "") -> Iterator[str]:

@@ -95,17 +95,26 @@ def model_at(argument: str) -> ModelFile:
     path = Path(os.path.expanduser(argument))
     path = _only_model(path) if path.is_dir() else first_part(path)
     if not path.is_file():
-        raise ModelFileError(f"there is no file {path}; {_files_beside(path)}")
+        shown = printable_name(str(path))
+        if os.path.lexists(path):
+            raise ModelFileError(
+                f"{shown} is neither a file nor a link to one; --list shows the models of this machine"
+            )
+        raise ModelFileError(f"there is no file {shown}; {_files_beside(path)}")
     return ModelFile(path, name_of(path))
 
 
 def _files_beside(path: Path) -> str:
     """What to name in place of a missing file, as the end of an error."""
     if not path.parent.is_dir():
-        return f"there is no folder {path.parent}, either"
+        return f"there is no folder {printable_name(str(path.parent))}, either"
     names = [name for name in sorted(os.listdir(path.parent)) if is_model_name(name)]
     near = difflib.get_close_matches(path.name, names, n=1)
-    return f"did you mean {path.with_name(near[0])}?" if near else "--list shows the models of this machine"
+    return (
+        f"did you mean {printable_name(str(path.with_name(near[0])))}?"
+        if near
+        else "--list shows the models of this machine"
+    )
 
 
 def name_of(path: Path) -> str:
@@ -219,29 +228,34 @@ def projector_of(model: ModelFile) -> Path | None:
     whose header and name fit. None: there is none."""
     named = model.projector or model.settings.get("mmproj")
     try:
-        return Path(named) if named else _found_projector(model.path, model.path.parent.stat().st_mtime_ns)
+        return Path(named) if named else _found_projector(model.path)
     except OSError:
         return None
 
 
-@functools.lru_cache(maxsize=20_000)
-def _found_projector(model: Path, _: int) -> Path | None:
-    """The projector in the folder of a model, which was changed at this time."""
+def _found_projector(model: Path) -> Path | None:
     width, model_name = summary_of(ModelFile(model, "")).width, plain_name(name_of(model))
     # Some repositories have a folder for each quantisation, and the projector beside these.
     folders = [model.parent, *([model.parent.parent] if QUANTISATION.search(f"-{model.parent.name}") else [])]
-    files = [folder / name for folder in folders for name in sorted(os.listdir(folder)) if is_model_name(name)]
-    projectors = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
+    found = [_projectors_in(folder, folder.stat().st_mtime_ns) for folder in folders]
     # The file may have the name of the model. Without one, it belongs to the only model of the folder.
-    is_only = {plain_name(name_of(path)) for path in files if path not in projectors} == {model_name}
+    is_only = all(names <= {model_name} for _, names in found)
     fitting = []
-    for path, summary in projectors.items():
+    for path, summary in (item for projectors, _ in found for item in projectors.items()):
         name = plain_name(name_of(path))
         if summary.width == width > 0 and (name == model_name or (not name and is_only)):
             is_known = summary.quantisation in _PROJECTOR_TYPES
             rank = _PROJECTOR_TYPES.index(summary.quantisation) if is_known else len(_PROJECTOR_TYPES)
             fitting.append((rank, path))
     return min(fitting)[1] if fitting else None
+
+
+@functools.lru_cache(maxsize=1000)
+def _projectors_in(folder: Path, _: int) -> tuple[Mapping[Path, Summary], set[str]]:
+    """The projectors in a folder, which was changed at this time, and the names of its other models."""
+    files = [folder / name for name in sorted(os.listdir(folder)) if is_model_name(name)]
+    projectors = {path: summary for path in files if (summary := summary_of(ModelFile(path, ""))).modalities}
+    return projectors, {plain_name(name_of(path)) for path in files if path not in projectors}
 
 
 def plain_name(name: str) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -36,6 +37,9 @@ from tests.support.fakes import FakeBackend
 from tests.support.serving import GOOD, raw_request, read_all, serving, wait_for
 
 OTHER_CPU = "E: llama.cpp was built for another CPU; build it on this machine (docs/install.md)"
+TLS, OTHER_TLS, ENCRYPTED_KEY = (
+    str(ROOT / f"tests/data/tls/{name}.pem") for name in ("localhost", "other", "encrypted")
+)
 START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 
 # --- options ---
@@ -91,12 +95,21 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
         (["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key"),
         (["--tls-key", "key.pem"], 2, "add --tls-cert"),
         (["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem"),
+        (["--tls-cert", os.devnull], 1, f"cannot use the certificate {os.devnull}: both must be in PEM"),
+        (["--tls-cert", str(ROOT)], 1, f"cannot use the certificate {ROOT}: Is a directory"),
+        (["--tls-cert", TLS, "--tls-key", "/nowhere.pem"], 1, "with the key /nowhere.pem: No such file"),
+        (["--tls-cert", OTHER_TLS, "--tls-key", TLS], 1, ": the key is that of another certificate"),
+        (["--tls-cert", TLS, "--tls-key", ENCRYPTED_KEY], 1, "the key is encrypted: decrypt it"),
+        (["--uds", os.devnull], 1, f"cannot listen on {os.devnull}: Address already in use; a server or"),
         (["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s"),
         (["--cors", "https://example.org/app"], 2, "example.org/app'"),
         (["--default", "top_p=2"], 2, "from 0 to 1, got 2"),
         (["--default", "topp=1"], 2, "topp"),
         (["/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
         (["m" * 300], 1, "there is no model"),
+        ([""], 1, "there is no model ''"),
+        (["--get", ""], 1, "expected PUBLISHER/REPOSITORY"),
+        (["--alias", " "], 2, "--alias: the name is empty"),
         (["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1"),
     ],
 )
@@ -117,6 +130,17 @@ def test_port_in_use_is_one_sentence():
     other = f"--port {port + 1} (make run ARGS='--port {port + 1}')"
     assert done.stderr.endswith(f" port {port}: Address already in use; choose another: {other}\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_interrupt_before_the_server_runs_prints_no_traceback(tmp_path: Path):
+    pipe = tmp_path / "keys"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "localchat.server", "--api-key-file", str(pipe)]
+    starting = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    with starting as process, pipe.open("w"):  # The pipe is open once the server reads it.
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=DEADLINE_S)[1] == ""
+    assert process.returncode == 128 + signal.SIGINT
 
 
 def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from localchat.serving.http.metrics import Metrics
 from localchat.serving.loading import unloading
 from localchat.serving.loading.served_model import State
 from localchat.serving.loading.service import Service
+from localchat.serving.models.model_file import ModelFile
 from tests.support.chat_requests import HI
 from tests.support.serving import wait_for
 from tests.support.several_models import NAMES, Running, several_models
@@ -449,18 +450,24 @@ def test_model_that_is_not_loaded_is_shown_with_what_it_is_loaded_with(server, t
         entry = server.get(f"/v1/models/{name}")[1]
         assert (entry.get("max_model_len"), entry["meta"].get("n_ctx")) == (chosen, chosen)
         assert entry["meta"]["n_ctx_train"] == 4096
+        assert (shown["details"]["parameter_size"], "general.parameter_count" in shown["model_info"]) == (
+            "unknown",
+            False,
+        )
         assert server.states(name) == ["unloaded"]
 
 
-def test_odd_files_spoil_no_list(server, tmp_path):
+@pytest.mark.parametrize("stamp", [None, 10**21, -(10**21)])
+def test_odd_files_spoil_no_list(server, tmp_path, stamp):
     os.mkfifo(tmp_path / "pipe.gguf")
     (tmp_path / "m\udcfcller\n.gguf").write_bytes(b"GGUF")
     (tmp_path / "models.json").write_text('{"pipe": "pipe.gguf", "folder": ".", "a\\ud800": "one.gguf"}')
-    os.utime(tmp_path / "two.gguf", (1 << 33, 1 << 33))
-    names = {model["id"] for model in server.get("/v1/models")[1]["data"]}
-    assert {"pipe", "folder", "m?ller?", "a?", "two", "demo"} <= names
-    assert {model["name"] for model in server.get("/api/tags")[1]["models"]} == names
-    assert [server.post("/api/show", model=name)[0] for name in names] == [200] * len(names)
+    # A time that is no date, which not every file system can have.
+    with mock.patch.object(ModelFile, "stamp", stamp) if stamp else contextlib.nullcontext():
+        names = {model["id"] for model in server.get("/v1/models")[1]["data"]}
+        assert {"pipe", "folder", "m?ller?", "a?", "two", "demo"} <= names
+        assert {model["name"] for model in server.get("/api/tags")[1]["models"]} == names
+        assert [server.post("/api/show", model=name)[0] for name in names] == [200] * len(names)
 
 
 @started_with({"max_models": 2})

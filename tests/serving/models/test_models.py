@@ -455,6 +455,7 @@ def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
 
 def test_path_on_the_command_line_is_that_of_a_folder_with_one_model_or_of_any_part(tmp_path, monkeypatch):
     put(tmp_path, "one/tiny.gguf", "none/notes.txt", *(f"parts/{part}" for part in PARTS))
+    (tmp_path / "one/link.gguf").symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
     found, first = catalog(tmp_path), f"parts/{PARTS[0]}"
     for argument, path in (("one", "one/tiny.gguf"), ("parts", first), (f"parts/{PARTS[1]}", first)):
@@ -463,6 +464,8 @@ def test_path_on_the_command_line_is_that_of_a_folder_with_one_model_or_of_any_p
         "no.gguf": r"there is no file .*no\.gguf; --list shows the models of this machine",
         "one/tyni.gguf": r"there is no file .*tyni\.gguf; did you mean one.tiny\.gguf\?",
         "no/no.gguf": r"there is no file .*no\.gguf; there is no folder .*no, either",
+        "no\n.gguf": r"there is no file no\?\.gguf; ",
+        "one/link.gguf": r"^one.link\.gguf is neither a file nor a link to one",
         "none": "folder without a model",
         "https://example.org/m.gguf": "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf",
     }.items():

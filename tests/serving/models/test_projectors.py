@@ -1,6 +1,9 @@
 """The projector of a model is found beside it, named by a source of models, or given by an option."""
 
 import json
+import os
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from localchat.serving.models.model_file import ModelFile, projector_of, summary
 from tests.serving.models.test_gguf import STRING, TENSORS, file_of
 from tests.serving.models.test_models import put
 from tests.support.command import run_command
+from tests.support.growth import assert_linear
 
 WIDTH = 64
 _FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}
@@ -69,6 +73,20 @@ def test_other_files_are_no_projectors(tmp_path: Path):
     (tmp_path / "mmproj-one-f16.gguf").write_text("<html>")
     for path in (write_model(tmp_path / "one.gguf"), tmp_path / "missing" / "one.gguf"):
         assert projector_of(ModelFile(path, "")) is None
+
+
+def test_time_to_find_the_projectors_of_a_folder_is_linear_in_its_models(tmp_path: Path):
+    def seconds(n: int) -> float:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        paths = [folder / f"{i}.gguf" for i in range(n)]
+        write_model(paths[0])
+        for path in paths[1:]:
+            os.link(paths[0], path)
+        started = time.process_time()
+        assert {projector_of(ModelFile(path, "")) for path in paths} == {None}
+        return time.process_time() - started
+
+    assert_linear(seconds, 20, 20, 0.01)
 
 
 def test_projector_is_no_model_and_says_what_it_takes(tmp_path: Path):
