@@ -477,7 +477,7 @@ UNKNOWN_PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "Baidu": ({"id": "1", "error_code": 336003, "error_msg": "no luck"}, "no luck"),
     "MiniMax": ({"id": "1", "choices": None, "base_resp": {"status_code": 1004, "status_msg": "no luck"}}, "no luck"),
     "list of errors": ({"id": "1", "errors": [{"message": "no luck"}]}, "no luck"),
-    "list of texts": ({"id": "1", "choices": [], "errors": ["no", "luck"]}, '"no", "luck"'),
+    "list of texts": ({"id": "1", "choices": [], "errors": ["no", "luck"]}, "no; luck"),
     "type": ({"id": "1", "type": "error", "reason": "no luck"}, "no luck"),
     "status": ({"id": "1", "model": "m", "status": "failed"}, "failed"),
     "camel case": ({"id": "1", "errorCode": 7, "errorMessage": "no luck"}, "no luck"),

@@ -89,6 +89,7 @@ class Cursor:
         self.text = ""
         self.at = 0
         self.ended = False  # Set when no more text will come, so that no text is held back.
+        self.is_cut = False  # Whether a limit ended the text.
         self._start: int | None = None  # The checkpoint; None: there is none.
 
     @property

@@ -22,6 +22,8 @@ M3_NESTED += "P<city>RomeP<days>3P</DAYS>P</invoke>Hi"
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
 CODER_OPT = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>%s\n</parameter>\n</function>'
 PYTHON_WORDS = '<tool_call>\n{"name": "now", "arguments": {"a": [True, False], "b": None}}\n</tool_call>'
+CODER_DAYS = "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</function>\n</tool_call>\n"
+CODER_END = "</function>\n</tool_"
 CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
 SPACED = "<function=weather><parameter=city>%s</parameter></function>"
 GLM_PATH = "<tool_call>now\n<arg_key>a</arg_key><arg_value>1</arg_value>\n"
@@ -56,6 +58,16 @@ CASES = {
         ("marker after a cut", CODER_OPT % "", [("weather", r'{"opt": "{\"a\": \""}'), "</parameter>\n</function>"]),
         ("JSON of another family", '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', [NOW]),
         ("end of a call left out", CODER_CALL.replace("</function>", "") + "Hi", [NOW, "Hi"]),
+        ("end of a text left out", CODER.replace("\n</parameter>", ""), [("weather", '{"city": "a\\n\\nb"}')]),
+        ("end of a number left out", CODER_DAYS, [("weather", '{"days": 3}')]),
+        (
+            "ends of numbers left out", CODER_DAYS.replace("3", "3\n<parameter=city>\nRome\n</parameter>"),
+            [("weather", '{"days": 3, "city": "Rome"}')],
+        ),
+        (
+            "end of a call in a text", f"<tool_call>{SPACED}" % CODER_END,
+            [("weather", '{"city": "</function>\\n</tool_"}')],
+        ),
         ("white space", f"<tool_call>{SPACED}" % "\n\n a\n\n", [("weather", r'{"city": "\n a\n"}')]),
     ],
     "seed": [("white space", f"<seed:tool_call>{SPACED}" % "\n a\n", [("weather", r'{"city": "\n a\n"}')])],
@@ -70,6 +82,8 @@ CASES = {
         ("no arguments", K2_CALL.replace("{}", ""), [(*NOW, "functions.now:0")]),
         ("raw arguments", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
         ("no prefix", K2_CALL.replace("functions.", ""), [(*NOW, "functions.now:0")]),
+        ("no number", K2_CALL.replace(":0", ""), [NOW]),
+        ("no prefix and no number", K2_CALL.replace("functions.now:0", "now"), [NOW]),
         ("repeated id", K2_CALL * 2, [(*NOW, "functions.now:0"), (*NOW, "id0")]),
     ],
     "kimi-k3": [

@@ -39,6 +39,7 @@ from tests.support.fakes import FakeBackend, echo, endless
 from tests.support.serving import BIG, TOOLS, generating, serving, wait_for
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+IN_TAGS = "<tool_call>\n<function=look>\n<parameter=at>\nRome\n</function>\n</tool_call>"  # Without </parameter>.
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,9 @@ CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
         (CALL[:-13], "length", "length"),
         (CALL[:15], "length", "length"),
         (CALL[:-13] + ', "note": "x', "length", "length"),
+        (CALL[:-13], "stop", "tool_calls"),
+        (IN_TAGS, "stop", "tool_calls"),
+        (IN_TAGS, "length", "length"),
         (CALL[:-13] + ', "note": *}', "stop", "tool_calls"),
         (CALL + "Hi", "length", "tool_calls"),
     ],

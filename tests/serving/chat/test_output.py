@@ -69,6 +69,8 @@ CALLS = [
     ("between", "<think>hm</think>\n" + tool_call('{"name": "f"}') + "\nDone. ", [R("hm"), EMPTY, "Done. "]),
     ("closing tags left out", CALL * 2, [EMPTY, EMPTY]),
     ("closing tag cut", CALL + "</tool", [EMPTY]),
+    ("last bracket left out", tool_call('{"name": "f", "arguments": {"a": 1}') + "Hi", [F, "Hi"]),
+    ("last bracket left out without arguments", tool_call('{"name": "f"') + "Hi", [EMPTY, "Hi"]),
     ("after text that is not a call", "<tool_call>no\n" + CALL, ["<tool_call>no", EMPTY]),
 ]
 # Texts that are almost JSON, and the arguments made of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from ...core.scan import Cursor, Markers, Reader
 from ...schema.types import STRING
@@ -23,7 +24,8 @@ class ArgumentReader:
         </function>                          }
 
     Text that is neither an argument nor the end of a call ends the call, and is content. If the output is cut, the call
-    stays open.
+    stays open. Some models leave out the end tags of values. So the end of the call ends a text, too, if the model
+    ends the output there; otherwise it is text of the value. It ends any other value, and so does the next argument.
     """
 
     def __init__(self, format: CallFormat, arguments: ArgumentFormat, cursor: Cursor, calls: Calls, tool: str) -> None:
@@ -34,6 +36,8 @@ class ArgumentReader:
         self._next_call = format.next_opener
         # The markers that end the arguments. Models leave out some of them, so the next call ends them, too.
         self._call_ends = (*format.ends, self._next_call)
+        self._call_end, *around = format.ends
+        self._outer_ends = tuple(around) or ("",)
 
     def read(self) -> Reader[None]:
         """Begin the call and read the arguments. Raises Mismatch unless an argument or the end of the call is next."""
@@ -91,19 +95,47 @@ class ArgumentReader:
             return (yield from self._string(*ends))
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
         container, corrected = yield from read_container(self._cursor)
+        if "string" not in types:  # No text of the value begins an argument or ends the call.
+            ends = (*ends, self._format.before_key, self._call_end)
         text, marker = yield from self._cursor.read_until(*ends)
         json_text = corrected + text
+        if marker is None and not self._cursor.is_cut and (end := self._end_of_call(text)):
+            text, json_text = text[: end.start()], corrected + text[: end.start()]
+            marker = self._call_end
         if marker:
             self._calls.arguments(value_json(container + text, types, json_text=json_text))
         return marker
 
+    def _end_of_call(self, text: str) -> re.Match[str] | None:
+        """The end of a call at the end of a text that has no further argument."""
+        if self._format.before_key in text:
+            return None
+        outer = "|".join(map(re.escape, self._outer_ends))
+        return re.search(rf"\n?{re.escape(self._call_end)}\s*(?:{outer})\s*\Z", text)
+
     def _string(self, *ends: str) -> Reader[str | None]:
         """Emit a value that must be a string, which can be streamed before its end is known."""
         self._calls.arguments('"')
-        marker = yield from self._cursor.emit_until(
-            Markers(*ends), lambda text: self._calls.arguments(text_json(text)), holds_space=False
-        )
-        if marker:
-            self._cursor.take(len(marker))
-            self._calls.arguments('"')
-        return marker
+        call_ends = (self._call_end, f"\n{self._call_end}")
+        while marker := (yield from self._cursor.emit_until(Markers(*ends, *call_ends), self._emit, holds_space=False)):
+            if marker in ends or (yield from self._output_ends_with(marker)):
+                self._cursor.take(len(marker))
+                self._calls.arguments('"')
+                return marker if marker in ends else self._call_end
+            self._emit(self._cursor.take(1))
+        return None
+
+    def _emit(self, text: str) -> None:
+        """Emit a piece of a string."""
+        self._calls.arguments(text_json(text))
+
+    def _output_ends_with(self, call_end: str) -> Reader[bool]:
+        """Whether the output ends with the end of a call, which is next."""
+        cursor = self._cursor
+        while True:
+            rest = cursor.text[cursor.at + len(call_end) :].strip()
+            if cursor.ended:
+                return rest in self._outer_ends and not cursor.is_cut
+            if not any(end.startswith(rest) for end in self._outer_ends):
+                return False
+            yield

@@ -361,8 +361,12 @@ _FAMILIES = (
     Dialect(
         "kimi-k2",
         _sections(_KIMI_K2),
-        # Where earlier calls have the ids of another server, some models leave out "functions." as these do.
-        also_read=_sections(replace(_KIMI_K2, before_name="")),
+        # Where earlier calls have the ids of another server, some models leave out "functions." or the number, too.
+        also_read=tuple(
+            format
+            for changes in ({"before_name": ""}, {"id": None}, {"before_name": "", "id": None})
+            for format in _sections(replace(_KIMI_K2, **changes))
+        ),
         closing_markers=("<|tool_calls_section_end|>",),
     ),
     # <|open|>tools<|sep|>

@@ -34,18 +34,19 @@ class ObjectReader:
         cursor, calls = self.cursor, self.calls
         yield from cursor.expect("{")
         try:
-            while (mark := (yield from cursor.read_end(",", "}"))) != "}":
+            ends = ("}", *self.format.ends)  # Some models leave out the bracket before the marker.
+            while (mark := (yield from cursor.read_end(",", *ends))) not in ends:
                 if not mark:
                     yield from self._field()
         except Mismatch:
             if not self._has_begun:
                 raise
             if self._has_arguments:
-                if cursor.ended:  # The field is cut, and the call with it.
+                if cursor.ended:  # The field is cut, and with a limit the call.
                     cursor.commit()
                 else:
                     cursor.rewind()
-                self._end(is_cut=cursor.ended)
+                self._end(is_cut=cursor.is_cut)
                 return
             broken = cursor.commit()
             calls.arguments("" if cursor.ended else broken)

@@ -110,9 +110,9 @@ class OutputParser:
         self._cursor.feed(text)
         return self._next_events()
 
-    def finish(self) -> list[ParserEvent]:
-        """End the output. Returns the events of the text that was held back."""
-        self._cursor.ended = True
+    def finish(self, *, is_cut: bool = False) -> list[ParserEvent]:
+        """End the output, or with `is_cut`, note that a limit ended it. Returns the events of text held back."""
+        self._cursor.ended, self._cursor.is_cut = True, is_cut
         return self._next_events()
 
     def _next_events(self) -> list[ParserEvent]:

@@ -31,7 +31,7 @@ class PlainText:
     def feed(self, text: str) -> list[ParserEvent]:
         return [ContentDelta(text)] if text else []
 
-    def finish(self) -> list[ParserEvent]:
+    def finish(self, *, is_cut: bool = False) -> list[ParserEvent]:
         return []
 
 
@@ -189,7 +189,7 @@ class OutputReader:
 
     def _finish(self, end: End) -> list[OutputEvent]:
         """The last events, after a stop text or at the end of the sequence."""
-        events = [] if self._stop_text is not None else self._rest()
+        events = [] if self._stop_text is not None else self._rest(is_cut=end.reason != "stop")
         stop: str | int | None
         if self._stop_text is not None:  # It may have been in the rest.
             stop, last, reason = self._stop_text, None, "stop"
@@ -202,9 +202,9 @@ class OutputReader:
         self.finish_reason = "tool_calls" if is_call else reason
         return [*events, OutputEnd(self.finish_reason, stop, last)]
 
-    def _rest(self) -> list[Event]:
+    def _rest(self, *, is_cut: bool) -> list[Event]:
         """The events of what was held back until the end of the sequence."""
-        parsed = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
+        parsed = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish(is_cut=is_cut)]
         self._has_reasoning = self._has_reasoning or _has_reasoning(parsed)
         shown = self._up_to_stop(parsed)
         if self._undecided:
