@@ -202,11 +202,12 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     other_type = _OTHER_TYPES.get(texts.get("general.type", "")) or _OTHER_TYPES.get(architecture)
     if not header[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
         other_type = other_type or "a vocabulary without weights"
+    in_name = QUANTISATION.search(name_of(path))  # Some headers have the type behind their vocabulary.
     is_adapter = texts.get("general.type") == "adapter"
     widths = (f"{architecture}.embedding_length", *(f"clip.{part}.projection_dim" for part in _ENCODERS.values()))
     return Summary(
         printable_name(architecture[:_MAX_SHOWN_CHARS]),
-        _QUANTISATIONS.get(header.get("general.file_type"), ""),
+        _QUANTISATIONS.get(header.get("general.file_type")) or (in_name[1].upper() if in_name else ""),
         n_ctx_train=_count(header.get(f"{architecture}.context_length")),
         n_params=_count(header.get("general.parameter_count")),
         is_embedding=f"{architecture}.pooling_type" in header,

@@ -94,6 +94,11 @@ def test_projector_is_no_model_and_says_what_it_takes(tmp_path: Path):
     assert (summary.is_model, summary.width, summary.modalities) == (False, WIDTH, ("image", "audio"))
 
 
+def test_quantisation_that_the_header_lacks_is_that_of_the_name(tmp_path: Path):
+    for name, expected in (("one-q4_k_m", "Q4_K_M"), ("one", "")):
+        assert summary_of(ModelFile(write_model(tmp_path / f"{name}.gguf"), "")).quantisation == expected
+
+
 def test_ollama_names_the_projector_of_a_model(tmp_path: Path):
     models, kind = tmp_path / ".ollama/models", "application/vnd.ollama.image"
     digests = {"model": "a" * 64, "projector": "b" * 64}
