@@ -136,3 +136,16 @@ def test_selection_and_focus_stay_while_the_text_grows_and_ends(browser):
         page.do((".assistant .acts", 1))
         page.wait_for_frames()
         assert page.eval("[String(getSelection()), document.activeElement.href]") == ["words", "https://example.com/"]
+
+
+def test_time_does_not_grow_with_the_square_of_a_text(browser):
+    """A model that repeats itself until its token limit writes one long paragraph."""
+    ratio = """((sign) => { const [short, long] = [5000, 40_000].map((n) => {
+        const times = Array.from({ length: 3 }, () => {
+            const start = performance.now(); marked.lexer(sign.repeat(n)); return performance.now() - start; });
+        return Math.min(...times); }); return long / Math.max(10, short); })"""
+    with page_with_answer(browser, lambda messages: []) as page:
+        ratios = {
+            sign: page.eval(f"{ratio}({json.dumps(sign)})") for sign in ("!", "_a", "a.", "*", "&", "[", "<", "`")
+        }
+        assert max(ratios.values()) < 24, ratios

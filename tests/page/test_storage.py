@@ -196,7 +196,8 @@ def test_title_that_is_being_written_stays_until_it_is_done(browser):
         page.do((".message", 4))
         assert page.eval("[$('#list input').value, document.activeElement === $('#list input')]") == ["half", True]
         other.do("[aria-label='Delete one']", "#ask button: Delete", ("#list li", 1))
-        page.do("#new", ("#list li", 1))
+        chat(other, "and more", "answer")
+        page.do((".message", 6), "#new", ("#list li", 1))
 
 
 TITLES = "$$('#list .pick').map((e) => e.textContent).sort().join()"

@@ -143,7 +143,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         if self.options.uds:
             return f"unix:{self.options.uds}"
         # Clients of some systems cannot connect to the wildcard addresses 0.0.0.0 and ::.
-        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.options.host, self.options.host)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(str(self.server_address[0]), self.options.host)
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
 

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import OutOfResources, out_of_resources
+from ..core.errors import NO_MEMORY, OutOfResources, out_of_resources
 from ..core.model_options import SETTINGS, ModelOptions
 from ..core.server_options import Options
 from ..engine.process import EngineProcess
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ..chat.model import Model
 
 log = logging.getLogger("localchat.server")
+
+# What llama.cpp writes, or aborts with, if an allocation fails.
+_NO_MEMORY_TEXTS = ("std::bad_alloc", "mem_buffer != NULL")
 
 
 class Loader:
@@ -151,6 +154,8 @@ def reason_of(path: Path, error: BaseException) -> str:
     # Some errors, such as the import error of numpy, have many lines. The last one names the cause.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
+    if isinstance(error, EngineError) and any(text in reason for text in _NO_MEMORY_TEXTS):
+        return NO_MEMORY
     if isinstance(error, EngineDied) and may_be_bad_instruction(error):
         if error.killed_by in ("SIGILL", "exception 0xC000001D"):
             return f"{reason}: llama.cpp was built for another CPU; build it on this machine (docs/install.md)"

@@ -98,6 +98,12 @@ def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_for
             assert running.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "0"])
+def test_url_of_a_wildcard_address_is_one_that_clients_can_connect_to(host: str):
+    with serving(settings=Options(host=host, port=0)) as running:
+        assert running.server.url.startswith("http://127.0.0.1:")
+
+
 # --- CORS ---
 
 

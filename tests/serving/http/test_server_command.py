@@ -236,6 +236,8 @@ def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
     ("error", "reason"),
     [
         (MemoryError(), NO_MEMORY),
+        (EngineError("llama.cpp could not create a context: std::bad_alloc"), NO_MEMORY),
+        (EngineDied("killed by SIGABRT (GGML_ASSERT(ctx->mem_buffer != NULL) failed)", "SIGABRT"), NO_MEMORY),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
         (OSError(errno.EACCES, "Permission denied"), "[Errno 13] Permission denied"),
         (ImportError("Long advice.\n\nnumpy is broken\n"), "numpy is broken"),
