@@ -111,7 +111,7 @@ class ArgumentReader:
         if self._format.before_key in text:
             return None
         outer = "|".join(map(re.escape, self._outer_ends))
-        return re.search(rf"\n?{re.escape(self._call_end)}\s*(?:{outer})\s*\Z", text)
+        return re.search(rf"\n?{re.escape(self._call_end)}\s*(?:{outer})\Z", text.rstrip())
 
     def _string(self, *ends: str) -> Reader[str | None]:
         """Emit a value that must be a string, which can be streamed before its end is known."""
