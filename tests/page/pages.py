@@ -52,7 +52,7 @@ def tab_at(browser: Browser, url: str) -> Iterator[Page]:
     assert page.eval("violations") == []
     page.go("about:blank#end")
     assert [asked for asked in page.requests if not asked.startswith((url, "data:", "blob:", "about:"))] == []
-    assert page.errors == []
+    assert page.errors == [], page.errors
 
 
 def wait_for_response(page: Page, text: str) -> None:

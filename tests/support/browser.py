@@ -30,6 +30,10 @@ document.addEventListener("securitypolicyviolation", (e) => violations.push(`${e
 """
 
 
+# Chromium logs that it does not ask before a page is left on which only scripts have clicked.
+_NOT_ASKED = "Blocked attempt to show a 'beforeunload'"
+
+
 class Browser:
     """A Chromium with a profile of its own. Pages share it, as the tabs of a user do."""
 
@@ -101,8 +105,9 @@ class Page:
         elif method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(params["exceptionDetails"])[:2000])
         elif method == "Log.entryAdded":
-            if params["entry"]["level"] == "error" and params["entry"]["source"] != "network":
-                self.errors.append(params["entry"]["text"])
+            entry = params["entry"]
+            if entry["level"] == "error" and entry["source"] != "network" and not entry["text"].startswith(_NOT_ASKED):
+                self.errors.append(entry["text"])
         elif method == "Page.javascriptDialogOpening":
             self._browser.post("Page.handleJavaScriptDialog", self._session, accept=True)
 
