@@ -208,7 +208,7 @@ class ChatTemplate:
 
     def _hidden(self, message: Mapping[str, Any], is_open: bool) -> Mapping[str, Any]:
         """A message of the assistant with hidden tags. `is_open` is whether prompts open the reasoning."""
-        start, end = self.dialect.reasoning[:2]
+        start, end = self.dialect.reasoning.start, self.dialect.reasoning.end
         hidden = {key: message[key] for key in _ASSISTANT_TEXTS if key in message}
         before, found_end, after = hidden.get("content", "").partition(end)
         continues = is_open and start not in before and "reasoning_content" not in message
@@ -224,7 +224,8 @@ class ChatTemplate:
     @property
     def _reasoning_tags(self) -> tuple[str, ...]:
         """The tags around reasoning, and those that begin text after it."""
-        return (*self.dialect.reasoning[:2], *self.dialect.opening_markers)
+        reasoning = self.dialect.reasoning
+        return (reasoning.start, reasoning.end, *self.dialect.opening_markers)
 
     def _has_tag(self, message: Mapping[str, Any]) -> bool:
         texts = [message.get(key, "") for key in _ASSISTANT_TEXTS] if message["role"] == "assistant" else []
