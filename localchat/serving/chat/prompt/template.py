@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any, Callable
 
 from ..dialects import detect
+from .assistant_tags import AssistantTags
 from .capabilities import Capabilities, find_capabilities
-from .control_tokens import ControlTokens, TextPart, with_hidden, without_markers
+from .control_tokens import ControlTokens, TextPart, without_markers
 from .conversation import forms, with_results_in_order
 from .jinja import TemplateError, compile_template, new_deadline, render_template, to_json
 from .messages import Messages
@@ -30,8 +31,6 @@ CHATML = (
 
 # Roles that templates print as part of a marker. A part of a control token in any other role is a text of the request.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
-
-_ASSISTANT_TEXTS = ("content", "reasoning_content")
 
 _control_tokens = functools.lru_cache(maxsize=4)(ControlTokens)  # Each template of a model has the same ones.
 
@@ -56,6 +55,7 @@ class ChatTemplate:
         """
         self.source = source or CHATML
         self.dialect = detect(self.source)
+        self._tags = AssistantTags(self.dialect)
         self._control_tokens = _control_tokens(frozenset(special_texts))
         # The template may compare a string of a request with one of these words, so such a string gets no marker.
         self._words = _ROLES.union(re.findall(r"\w+", self.source))
@@ -128,7 +128,7 @@ class ChatTemplate:
         """
         if not self.capabilities.prints_texts:
             return
-        missing = missing_text(without_markers(prompt), ordered, self._without_reasoning, self._replaced)
+        missing = missing_text(without_markers(prompt), ordered, self._tags.without_reasoning, self._replaced)
         if missing is not None:
             index = next(i for i, message in enumerate(messages) if message is ordered[missing])
             path, role = paths[index] if paths else f"messages[{index}]", messages[index]["role"]
@@ -188,14 +188,8 @@ class ChatTemplate:
         return self._control_tokens.parts(prompt)
 
     def _with_hidden_tags(self, messages: Messages, variables: Mapping[str, Any], deadline: float) -> Messages:
-        """The messages, where the template finds no tags in the texts of the assistant but those around reasoning.
-
-        Templates cut a text at the end tag of reasoning, wherever it is. These texts of the assistant have reasoning:
-
-            <think>hm</think>Hi     a raw output
-            hm</think>Hi            one of a template whose prompt opens the reasoning, in a message without reasoning
-        """
-        if not any(self._has_tag(message) for message in messages):
+        """The messages, where the template finds no tags in the texts of the assistant but those around reasoning."""
+        if not self._tags.are_in(messages):
             return messages
         question = [{"role": "user", "content": "Hi"}]
         try:
@@ -204,36 +198,7 @@ class ChatTemplate:
             is_open = self.dialect.prompt_end(prompt).reasoning == "open"
         except TemplateError:
             is_open = False
-        return [self._hidden(message, is_open) if self._has_tag(message) else message for message in messages]
-
-    def _hidden(self, message: Mapping[str, Any], is_open: bool) -> Mapping[str, Any]:
-        """A message of the assistant with hidden tags. `is_open` is whether prompts open the reasoning."""
-        start, end = self.dialect.reasoning.start, self.dialect.reasoning.end
-        hidden = {key: message[key] for key in _ASSISTANT_TEXTS if key in message}
-        before, found_end, after = hidden.get("content", "").partition(end)
-        continues = is_open and start not in before and "reasoning_content" not in message
-        raw_reasoning = ""
-        if found_end and (before.lstrip().startswith(start) or continues):
-            raw_reasoning, hidden["content"] = before + end, after
-        for tag in self._reasoning_tags:
-            hidden = {key: with_hidden(tag, text) for key, text in hidden.items()}
-        if raw_reasoning:
-            hidden["content"] = raw_reasoning + hidden["content"]
-        return {**message, **hidden}
-
-    @property
-    def _reasoning_tags(self) -> tuple[str, ...]:
-        """The tags around reasoning, and those that begin text after it."""
-        reasoning = self.dialect.reasoning
-        return (reasoning.start, reasoning.end, *self.dialect.opening_markers)
-
-    def _has_tag(self, message: Mapping[str, Any]) -> bool:
-        texts = [message.get(key, "") for key in _ASSISTANT_TEXTS] if message["role"] == "assistant" else []
-        return any(tag in text for tag in self._reasoning_tags for text in texts)
-
-    def _without_reasoning(self, text: str) -> str:
-        """A text of the assistant, as `_with_hidden_tags` returns it, without its reasoning."""
-        return without_markers(text.rpartition(self.dialect.reasoning.end)[2])
+        return self._tags.hidden_in(messages, is_open=is_open)
 
     def _marked_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.marked(value) for name, value in variables.items()}
@@ -243,7 +208,7 @@ class ChatTemplate:
 
     def _written_calls(self, calls: Messages) -> str:
         """The text of calls. A template that cuts reasoning off a text finds no end tag of reasoning in it."""
-        return with_hidden(self.dialect.reasoning.end, self.dialect.calls[0].written(calls))
+        return self._tags.end_hidden_in(self.dialect.calls[0].written(calls))
 
     def _rendered(self, variables: Mapping[str, Any], deadline: float) -> str:
         variables = {**variables, **self._tokens}
