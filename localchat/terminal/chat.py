@@ -75,6 +75,12 @@ class _Interrupts:
         self._may_raise = True
         try:
             yield
+        except SystemError as error:
+            # `input` may call the handler for a second Ctrl-C while the error of the first one leaves it. Python then
+            # takes this error for a fault of the handler.
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+            raise KeyboardInterrupt from None
         finally:
             self._may_raise = False
 

@@ -10,6 +10,7 @@ import io
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
@@ -28,6 +29,8 @@ _PIPE_NOTICE_S = 2.0  # Seconds without the end of the piped input, after which 
 def run_program(main: Callable[[], int]) -> None:
     """Run the main function of a program on the files of this process, and end the process with its exit code."""
     _use_utf8()
+    # A Ctrl-C may come between the call of a coroutine function and its `await`.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     try:
         code = main()
     except KeyboardInterrupt:  # A second Ctrl-C, while the program ends after the first one.

@@ -242,6 +242,20 @@ def test_interrupt_exits_with_130_and_disconnects():
         assert b"Traceback" not in errors
 
 
+def test_interrupt_before_an_await_shows_no_warning():
+    """Ctrl-C may come between the call of a coroutine function and its `await`, and Python warns of the rest."""
+    program = """
+from localchat.terminal.console import run_program
+async def read(): ...
+def main():
+    waiting = read()
+    raise KeyboardInterrupt
+run_program(main)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_closed_output_causes_no_message():
     """For example of `python -m localchat ... | head -c 1`."""
     closed = threading.Event()

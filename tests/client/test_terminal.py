@@ -480,6 +480,15 @@ def test_interrupts_at_any_moment_end_neither_the_chat_nor_show_a_traceback(tmp_
     assert not found, traceback
 
 
+def test_interrupt_that_python_takes_for_a_fault_of_the_handler_is_an_interrupt():
+    """`input` may call the handler again while the error of the first Ctrl-C leaves it."""
+    with _Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), interrupts.allowed():
+            raise SystemError("_handle returned a result with an exception set") from KeyboardInterrupt()
+        with pytest.raises(SystemError, match="another"), interrupts.allowed():
+            raise SystemError("another")
+
+
 def test_interrupt_that_python_discards_shows_nothing_and_the_next_one_is_raised(capfd):
     """Python discards what is raised in a finalizer, or in a callback of a weak reference."""
 

@@ -24,7 +24,8 @@ def page_of(browser: Browser, model: Any, ready: str = HAS_MODELS, **options: An
 
     Its chat template prints all messages. The model `echo` then repeats all of them.
     """
-    with serving(model, **{"chat_template": CONTENTS, **options}) as running, tab_of(browser, running) as page:
+    options = {"chat_template": CONTENTS, **options}
+    with serving(model, **options) as running, tab_at(browser, _url_of(running)) as page:
         page.wait(ready)
         yield page, running
 
@@ -39,15 +40,22 @@ def page_with_answer(browser: Browser, answer: Answer) -> Iterator[Page]:
 
 @contextlib.contextmanager
 def tab_of(browser: Browser, running: Serving) -> Iterator[Page]:
-    """A new tab with the page of this server."""
-    with tab_at(browser, f"http://127.0.0.1:{running.port}/") as page:
+    """A further tab with the page of this server."""
+    with tab_at(browser, _url_of(running), is_first=False) as page:
         yield page
 
 
+def _url_of(running: Serving) -> str:
+    return f"http://127.0.0.1:{running.port}/"
+
+
 @contextlib.contextmanager
-def tab_at(browser: Browser, url: str) -> Iterator[Page]:
-    """A new tab. At the end it has raised nothing, was refused nothing, and has asked no other server."""
-    page = browser.open(url)
+def tab_at(browser: Browser, url: str, *, is_first: bool = True) -> Iterator[Page]:
+    """A new tab. At the end it has raised nothing, was refused nothing, and has asked no other server.
+
+    The first tab of a server finds an empty storage: an earlier server of another test may have had the same port.
+    """
+    page = browser.open(url, is_first=is_first)
     yield page
     assert page.eval("violations") == []
     page.go("about:blank#end")

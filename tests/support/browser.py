@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.support.deadline import DEADLINE_S
 
@@ -43,8 +44,8 @@ class Browser:
         self._received = b""
         self._pages: dict[str, Page] = {}
 
-    def open(self, url: str) -> Page:
-        """A new tab with this address, once the document has loaded."""
+    def open(self, url: str, *, is_first: bool = False) -> Page:
+        """A new tab with this address, once the document has loaded. The first tab of a server clears its storage."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
@@ -52,6 +53,9 @@ class Browser:
             page.send(f"{domain}.enable")
         page.send("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_VIOLATIONS)
         page.resize(1200)
+        if is_first:
+            parts = urlsplit(url)
+            page.send("Storage.clearDataForOrigin", origin=f"{parts.scheme}://{parts.netloc}", storageTypes="all")
         page.go(url)
         return page
 
