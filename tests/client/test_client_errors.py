@@ -369,7 +369,7 @@ def test_size_of_a_response_is_limited(client_class):
     assert len(error.body) == localchat.transport.call.MAX_DRAINED_BYTES
 
 
-def test_many_choices_take_linear_time():
+def test_time_for_many_choices_is_linear():
     def seconds(n: int) -> float:
         accumulator, began_at = Accumulator(), time.thread_time()
         for index in range(n):

@@ -242,7 +242,7 @@ def test_fields_outside_of_deltas_have_their_last_value_that_is_not_null():
     assert reply.raw["choices"] == [{"index": 0, "token_ids": [1, 1, 2], "state": "y"}]
 
 
-def test_kept_fields_take_linear_time():
+def test_time_for_kept_fields_is_linear():
     def seconds(n: int) -> float:
         pieces = [
             payload({"reasoning_details": [{"type": "t", "text": "x" * 20}], "other": "y" * 20}) for _ in range(n)

@@ -101,7 +101,7 @@ def test_wrong_framing_is_reported_after_the_data_before_it(raw):
         assert not response.has_ended
 
 
-def test_response_in_small_pieces_is_linear():
+def test_time_for_a_response_in_small_pieces_is_linear():
     def seconds(n: int) -> float:
         raw = f"HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n\r\n".encode() + b"x" * n
         response, began_at = ResponseReader(), time.thread_time()

@@ -169,7 +169,7 @@ def test_an_event_and_a_line_may_have_the_limit_of_bytes():
             SSEDecoder(limit - 1).feed(raw)
 
 
-def test_ten_megabyte_line_in_small_feeds_is_linear():
+def test_time_for_a_long_line_in_small_feeds_is_linear():
     def seconds(n: int) -> float:
         raw = b"data: " + b"x" * n + b"\n\n"
         pieces = [raw[i : i + 64] for i in range(0, len(raw), 64)]

@@ -208,7 +208,7 @@ GROWING: dict[str, Callable[[int], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("deltas", GROWING.values(), ids=GROWING)
-def test_assembly_of_calls_takes_linear_time(deltas):
+def test_time_of_the_assembly_of_calls_is_linear(deltas):
     def seconds(n: int) -> float:
         accumulator, payloads = Accumulator(), [chunk(tool_calls=[call]) for call in deltas(n)]
         start = time.process_time()
@@ -220,7 +220,7 @@ def test_assembly_of_calls_takes_linear_time(deltas):
     assert_linear(seconds, 300, 20, 0.001)
 
 
-def test_repetition_of_many_calls_in_a_message_takes_linear_time():
+def test_time_for_many_calls_that_a_message_repeats_is_linear():
     def seconds(n: int) -> float:
         entries = [{"id": f"c{i}", "function": {"name": "f", "arguments": f'{{"a": {i}}}'}} for i in range(n)]
         accumulator = Accumulator()

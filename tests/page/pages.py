@@ -25,7 +25,7 @@ def page_of(browser: Browser, model: Any, ready: str = HAS_MODELS, **options: An
     Its chat template prints all messages. The model `echo` then repeats all of them.
     """
     options = {"chat_template": CONTENTS, **options}
-    with serving(model, **options) as running, tab_at(browser, _url_of(running)) as page:
+    with serving(model, **options) as running, tab_at(browser, f"http://{running.address}/") as page:
         page.wait(ready)
         yield page, running
 
@@ -41,12 +41,8 @@ def page_with_answer(browser: Browser, answer: Answer) -> Iterator[Page]:
 @contextlib.contextmanager
 def tab_of(browser: Browser, running: Serving) -> Iterator[Page]:
     """A further tab with the page of this server."""
-    with tab_at(browser, _url_of(running), is_first=False) as page:
+    with tab_at(browser, f"http://{running.address}/", is_first=False) as page:
         yield page
-
-
-def _url_of(running: Serving) -> str:
-    return f"http://127.0.0.1:{running.port}/"
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from tests.support import constraints as support
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import PLAIN, PROMPT, TOOLS, check_fits, constraint_of, fits, formatted, required
 from tests.support.dialect_outputs import parse
+from tests.support.time_limit import limited_time
 
 CITY = formatted("json_schema", support.SCHEMA)
 THINKS = PLAIN + "{# <think> </think> #}"
@@ -286,6 +287,8 @@ def test_without_llguidance_a_constraint_is_refused_with_the_command_that_instal
 
 
 SERVERS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data" / "mcp_tools.json").read_text())
+# The limit of processor time for the tools of half of the servers in one family. It is five times what they take.
+MAX_SECONDS = 5.0
 # The places that no grammar enforces in any family.
 NOT_ENFORCED = {
     ("convert-contents", "#/allOf/0/if"), ("convert-contents", "#/allOf/0/then"),
@@ -331,11 +334,12 @@ def test_place_in_the_log_is_that_of_the_schema_in_the_request(not_enforced: set
     assert all(place.startswith(("#/properties/", "#/$defs/x")) for _, place in not_enforced)
 
 
-def test_tools_of_servers_become_grammars(not_enforced: set[tuple[str, str]]):
+def test_tools_of_servers_become_grammars_in_a_limited_time(not_enforced: set[tuple[str, str]]):
     """Half of them in a family with arguments in tags, the others in one with its own notation."""
     for i, name in enumerate(("glm", "gemma-4")):
-        for tools in list(SERVERS.values())[i::2]:
-            assert auto_with(tools, name)
+        with limited_time(MAX_SECONDS):
+            for tools in list(SERVERS.values())[i::2]:
+                assert auto_with(tools, name)
     assert not_enforced == NOT_ENFORCED
 
 

@@ -135,7 +135,7 @@ def test_events_of_an_output(case):
         assert parse_every_way(text, tools=()) == events_of(expected)
 
 
-def test_long_output_costs_linear_time():
+def test_time_for_a_long_output_is_linear():
     """A million characters, a fifth of them as single pieces, must take less than a minute."""
     text = "word " * 20_000 + tool_call('{"name": "f", "arguments": {"a": "' + "x" * 100_000 + '"}}')
     assert parse(text) == parse([text])

@@ -26,6 +26,7 @@ from localchat.serving.schema.walk import ROOT, Place, at_pointer, subschemas, t
 from tests.support.chat_requests import HI, parse_responses
 from tests.support.constraints import check_fits, constraint_of, formatted
 from tests.support.growth import assert_linear
+from tests.support.time_limit import limited_time
 
 TEXT = {"type": "string"}
 
@@ -377,7 +378,8 @@ COMBINED: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("name", COMBINED)
 def test_many_patterns_of_one_text_are_refused_before_they_are_compiled(name: str):
     """llguidance would take 18 GB for 30 of them, and end the process of the server if there are not as many."""
-    refused = refusal(prepared(checked(COMBINED[name](30))))
+    with limited_time(1):
+        refused = refusal(prepared(checked(COMBINED[name](30))))
     assert refused is not None
     assert (refused.keyword, refused.reason) == (
         "pattern",
