@@ -30,8 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m bench.table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where the models with random weights are, or are written")
-    parser.add_argument("--smollm2", help="SmolLM2 135M, a GGUF file")
-    parser.add_argument("--qwen", help="Qwen2.5-Coder 0.5B, a GGUF file")
+    parser.add_argument("--smollm2", type=_existing, metavar="FILE", help="SmolLM2 135M, a GGUF file")
+    parser.add_argument("--qwen", type=_existing, metavar="FILE", help="Qwen2.5-Coder 0.5B, a GGUF file")
     parser.add_argument("--servers", nargs="+", default=["localchat", "llama-server"])
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -62,6 +62,13 @@ def runs(folder: Path, smollm2: str | None, qwen: str | None) -> list[list[str]]
     if qwen:
         found.append(run(qwen, 3, 128, "natural", "copy"))
     return found
+
+
+def _existing(path: str) -> str:
+    """The path of a file. One that does not exist would end the program after the first models, minutes later."""
+    if not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {path}")
+    return path
 
 
 if __name__ == "__main__":
