@@ -14,10 +14,11 @@ from dataclasses import dataclass
 # The release that messages recommend. Struct layouts change between releases; this one is tested.
 LIBRARY = "llama-cpp-python==0.3.36"
 # The number of times that a thread of the graph checks a barrier before it sleeps. GNU OpenMP reads it when it is
-# loaded. On 2 quiet cores, a step of 135M parameters takes 17 ms with 50, 10 with 200, 8.5 with 1000, and 8 with 5000
-# or more; a model of 10M, whose threads then also wait for the next step, makes a fifth more tokens with 20000 than
-# with 5000. A step that finds a busy core takes longer with each check (llama/threads.py).
-SPIN_COUNT = 20_000
+# loaded. On 2 quiet cores, a step of 135M parameters takes 17 ms with 50, 10 with 200, 8.5 with 1000, and 8 with 5000.
+# With 20000, threads that wait keep the cores from the processes of the server and the client: one request in ten waits
+# 1.4 times as long for its first token, and beside another process that computes, 0.5B parameters make a tenth fewer
+# tokens. Only one stream of 10M parameters, whose threads then also wait for the next step, is faster, by 5 %.
+SPIN_COUNT = 5_000
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def test_progress_goes_from_0_to_1_and_the_loaded_engine_has_run_a_request_and_c
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
 def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: dict[str, str], expected: str | None):
     environment = dict(given)
