@@ -22,7 +22,7 @@ from itertools import product
 from .loads import busy_processes
 
 # 300000 is the default of OpenMP; with 0 a thread sleeps at once.
-SPINS = (0, 200, 2_000, 20_000, 300_000)
+SPINS = (0, 200, 2_000, 5_000, 20_000, 300_000)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,12 +1,14 @@
 """The parser of generated text: reasoning, content and calls, with the text cut at any place."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialect_outputs import Reasoning, events_of, parse, parse_every_way
+from tests.support.growth import assert_linear
 
 
 def tool_call(text):
@@ -135,8 +137,18 @@ def test_events_of_an_output(case):
         assert parse_every_way(text, tools=()) == events_of(expected)
 
 
-def test_time_for_a_long_output_is_linear():
-    """A million characters, a fifth of them as single pieces, must take less than a minute."""
+@pytest.mark.parametrize("is_whole", [False, True], ids=["by characters", "whole"])
+def test_time_for_a_long_output_is_linear(is_whole: bool):
+    def seconds(n: int) -> float:
+        text = "word " * n + tool_call('{"name": "f", "arguments": {"a": "' + 5 * n * "x" + '"}}')
+        began_at = time.thread_time()
+        parse([text] if is_whole else text)
+        return time.thread_time() - began_at
+
+    assert_linear(seconds, 1000, 20, 0.001)
+
+
+def test_long_output_by_characters_has_the_events_of_the_whole_one():
     text = "word " * 20_000 + tool_call('{"name": "f", "arguments": {"a": "' + "x" * 100_000 + '"}}')
     assert parse(text) == parse([text])
 
