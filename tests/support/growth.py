@@ -13,8 +13,8 @@ def assert_linear(seconds: Callable[[int], float], n: int, times: int, least_s: 
     """Fail if `times` as much input as `n` takes much more than `times` as long.
 
     `seconds` returns the processor time for an input of a size. `least_s` is a time that is too short to be measured.
-    Other programs take the caches of the processor, so the least of several times counts. Collections of garbage are
-    off meanwhile, since they take as long as this process has objects of all tests.
+    Other programs take the caches of the processor, so the least of several times counts. The garbage collector is off
+    meanwhile: its time depends on the objects of all earlier tests.
     """
     seconds(1)
     gc.disable()

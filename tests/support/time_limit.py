@@ -18,8 +18,7 @@ def limited_time(seconds: float) -> Iterator[None]:
     """Fail if the block takes more processor time than this machine now needs for work of so many seconds.
 
     `seconds` is the limit on an idle machine. A machine on which a standard work takes `n` times as long has `n` times
-    the limit. Collections of garbage are off meanwhile, since they take as long as this process has objects of all
-    tests.
+    the limit. The garbage collector is off meanwhile: its time depends on the objects of all earlier tests.
     """
     gc.disable()
     try:
